@@ -1,0 +1,1 @@
+"""A small controller runtime: reflectors fill stores, changes fill queues, workers reconcile."""

@@ -1,0 +1,125 @@
+"""The smallest merge patch that turns one version of an object into another.
+
+A view does not hold every field of its object, so nothing is ever written back whole. A merge patch leaves
+alone what it does not name, except inside lists, which it replaces; there, fields that we don't know are
+carried over from the live object, entry by entry, by the list's map keys. So what a newer version of this
+project wrote survives an older one.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec import inspect as ms
+
+from imex_dra.api.meta import Object, Resource, T, key_of
+from imex_dra.base.errors import Conflict
+from imex_dra.kube.client import APPLY_PATCH, Client
+
+Json = dict[str, Any]
+
+
+def merge_patch(before: Object, after: Object, live: Json) -> Json:
+    """Empty if nothing changed."""
+    info = ms.type_info(type(after))
+    assert isinstance(info, ms.StructType)
+    return _struct_patch(info, before, after, live)
+
+
+async def patch_changes(client: Client, resource: Resource[T], before: T, after: T, *, subresource: str = "") -> T:
+    """Writes what differs, if anything does, and only if `before` is still what the server has."""
+    if before == after:
+        return before
+    version = before.metadata.resource_version
+    live = msgspec.json.decode(await client.get_raw(resource, key_of(before)))
+    if live["metadata"]["resourceVersion"] != version:
+        raise Conflict(f"{resource.kind} {key_of(before)} has changed since version {version}")
+    patch = merge_patch(before, after, live)
+    if not patch:
+        return before
+    patch.setdefault("metadata", {})["resourceVersion"] = version
+    return await client.patch(resource, key_of(before), patch, subresource=subresource)
+
+
+async def apply_fields(client: Client, resource: Resource[T], live: T, fields: Json) -> T:
+    """Server-side apply of these fields, by force, unless the live object has them already."""
+    if covers(msgspec.to_builtins(live), fields):
+        return live
+    key = key_of(live)
+    body = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        **fields,
+        "metadata": {**fields.get("metadata", {}), "name": key.name, "uid": live.metadata.uid},
+    }
+    return await client.patch(
+        resource, key, body, content_type=APPLY_PATCH, fieldManager=client.field_manager, force="true"
+    )
+
+
+def covers(live: Any, fields: Any) -> bool:
+    if isinstance(fields, dict):
+        return isinstance(live, dict) and all(
+            name in live and covers(live[name], value) for name, value in fields.items()
+        )
+    return bool(live == fields)
+
+
+def _struct_patch(info: ms.StructType, before: Any, after: Any, live: Json) -> Json:
+    patch = {}
+    for field in info.fields:
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if old != new:
+            patch[field.encode_name] = _change(field, old, new, live.get(field.encode_name))
+    return patch
+
+
+def _change(field: ms.Field, old: Any, new: Any, live: Any) -> Any:
+    if not field.required and new == field.default:
+        return None
+    info = _plain(field.type)
+    if isinstance(info, ms.StructType) and old is not None:
+        return _struct_patch(info, old, new, live or {})
+    if isinstance(info, ms.DictType):
+        return dict.fromkeys(old.keys() - new.keys()) | {
+            name: value for name, value in new.items() if old.get(name) != value
+        }
+    return _whole(field.type, new, live)
+
+
+def _whole(info: ms.Type, value: Any, live: Any) -> Any:
+    """The value in full, with what only the live object has."""
+    plain = _plain(info)
+    if isinstance(plain, ms.VarTupleType) and isinstance(live, list) and (keys := _map_keys(info)):
+        return [_whole(plain.item_type, item, _counterpart(item, keys, live)) for item in value]
+    if isinstance(plain, ms.StructType) and isinstance(live, dict):
+        known = {field.encode_name: field for field in plain.fields}
+        unknown = {name: content for name, content in live.items() if name not in known}
+        encoded: Json = msgspec.to_builtins(value)
+        nested = {
+            name: _whole(field.type, getattr(value, field.name), live.get(name))
+            for name, field in known.items()
+            if name in encoded
+        }
+        return unknown | nested
+    return msgspec.to_builtins(value)
+
+
+def _counterpart(item: Struct, keys: list[str], live: list[Json]) -> Json:
+    wanted = msgspec.to_builtins(item)
+    same = (entry for entry in live if all(entry.get(key) == wanted.get(key) for key in keys))
+    return next(same, {})
+
+
+def _map_keys(info: ms.Type) -> list[str]:
+    extra = info.extra_json_schema if isinstance(info, ms.Metadata) else None
+    keys: list[str] = (extra or {}).get("x-kubernetes-list-map-keys", [])
+    return keys
+
+
+def _plain(info: ms.Type) -> ms.Type:
+    if isinstance(info, ms.Metadata):
+        return _plain(info.type)
+    if isinstance(info, ms.UnionType):
+        return _plain(next(t for t in info.types if not isinstance(t, ms.NoneType)))
+    return info

@@ -1,0 +1,57 @@
+"""What all tests share: the real control plane, and an honest account of what could not run."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, settings
+
+from imex_dra.sandbox.kubernetes import binaries
+from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+
+# Without this the first test that asks for a current loop makes one that nobody closes.
+asyncio.set_event_loop(None)
+
+# On a busy machine an example may take long without anything being wrong.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
+
+CRDS = Path(__file__).parent.parent / "deploy" / "crds"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    missing = binaries.missing()
+    if missing:
+        reason = f"no real Kubernetes here ({', '.join(missing)} not found): make kube builds it"
+        for item in items:
+            if item.get_closest_marker("kube"):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons: dict[str, int] = {}
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[reason] = reasons.get(reason, 0) + 1
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"LEFT OUT: {count} tests. {reason.removeprefix('Skipped: ')}", yellow=True)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A real API server, shared by the tests of a worker; a test that harms one makes its own."""
+    with ControlPlane(
+        tmp_path_factory.mktemp("control-plane"), users={"nobody": []}, scheduler=False, controller_manager=False
+    ) as running:
+        install_crds(running)
+        yield running
+
+
+def install_crds(control_plane: ControlPlane) -> None:
+    documents = [yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))]
+    control_plane.kubectl.apply(*documents)
+    names = [f"crd/{document['metadata']['name']}" for document in documents]
+    control_plane.kubectl("wait", "--for=condition=Established", "--timeout=30s", *names)

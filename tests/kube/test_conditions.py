@@ -1,0 +1,19 @@
+from datetime import UTC, datetime
+
+from imex_dra.kube.conditions import find_condition, with_condition
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+LATER = datetime(2026, 1, 1, 13, tzinfo=UTC)
+
+
+def test_the_transition_time_moves_only_with_the_status() -> None:
+    conditions = with_condition((), "Ready", status=False, reason="A", message="a", now=NOON)
+    conditions = with_condition(conditions, "Other", status=None, reason="O", message="o", now=NOON)
+    conditions = with_condition(conditions, "Ready", status=False, reason="B", message="b", now=LATER)
+    ready = find_condition(conditions, "Ready")
+    assert ready is not None
+    assert (ready.status, ready.reason, ready.last_transition_time) == ("False", "B", "2026-01-01T12:00:00Z")
+    conditions = with_condition(conditions, "Ready", status=True, reason="C", message="c", now=LATER)
+    ready, other = conditions
+    assert (ready.status, ready.last_transition_time) == ("True", "2026-01-01T13:00:00Z")
+    assert (other.type, other.status) == ("Other", "Unknown")

@@ -1,0 +1,157 @@
+"""Patches: as small as can be, and blind to nothing that others wrote."""
+
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta, structs
+
+from imex_dra.api.meta import AnnotatedMeta, Key, ObjectMeta, View
+from imex_dra.api.nvlinkpartition import (
+    NVLINK_PARTITIONS,
+    Member,
+    MemberState,
+    NVLinkPartition,
+    NVLinkPartitionSpec,
+    NVLinkPartitionStatus,
+)
+from imex_dra.api.views import NAMESPACES
+from imex_dra.base.errors import Conflict
+from imex_dra.kube.client import Client
+from imex_dra.kube.patch import apply_fields, covers, merge_patch, patch_changes
+from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+from tests.conftest import CRDS
+from tests.kube.memory import merged
+
+
+class Entry(View, frozen=True):
+    name: str
+    size: int = 0
+
+
+class Inner(View, frozen=True):
+    number: int = 0
+    entries: Annotated[tuple[Entry, ...], Meta(extra_json_schema={"x-kubernetes-list-map-keys": ["name"]})] = ()
+    labels: dict[str, str] = {}
+    inner: "Inner | None" = None
+
+
+class Thing(View, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    status: Inner = Inner()
+
+
+NAMES = st.sampled_from("abc")
+ENTRIES = st.lists(st.builds(Entry, name=NAMES, size=st.integers(0, 2)), unique_by=lambda e: e.name).map(tuple)
+LABELS = st.dictionaries(NAMES, st.sampled_from("xy"))
+FLAT = st.builds(Inner, number=st.integers(0, 2), entries=ENTRIES, labels=LABELS)
+THINGS = st.builds(
+    Thing,
+    status=st.builds(
+        Inner, number=st.integers(0, 2), entries=ENTRIES, labels=LABELS, inner=st.one_of(st.none(), FLAT)
+    ),
+)
+
+
+def with_strangers(value: Any) -> Any:
+    """The same object as a newer version would have written it, with fields that we don't know."""
+    if isinstance(value, dict):
+        return {"stranger": "kept", **{name: with_strangers(content) for name, content in value.items()}}
+    return [with_strangers(item) for item in value] if isinstance(value, list) else value
+
+
+@given(before=THINGS, after=THINGS)
+def test_the_patch_makes_the_one_into_the_other(before: Thing, after: Thing) -> None:
+    live = msgspec.json.decode(msgspec.json.encode(before))
+    patch = merge_patch(before, after, live)
+    assert msgspec.convert(merged(live, patch), Thing) == after
+    assert (patch == {}) == (before == after)
+
+
+@given(before=THINGS, after=THINGS)
+def test_fields_that_we_do_not_know_survive(before: Thing, after: Thing) -> None:
+    live = with_strangers(msgspec.json.decode(msgspec.json.encode(before)))
+    result = merged(live, merge_patch(before, after, live))
+    assert result["stranger"] == "kept"
+    kept = {entry["name"] for entry in result.get("status", {}).get("entries", []) if "stranger" in entry}
+    assert kept == {e.name for e in before.status.entries} & {e.name for e in after.status.entries}
+
+
+def test_covers() -> None:
+    live = {"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {"x": [1]}}
+    assert covers(live, {"metadata": {"labels": {"a": "1"}}})
+    assert covers(live, {"spec": {"x": [1]}})
+    assert not covers(live, {"metadata": {"labels": {"a": "2"}}})
+    assert not covers(live, {"spec": {"x": [1, 2]}})
+    assert not covers(live, {"status": {}})
+
+
+async def partition(client: Client, name: str) -> NVLinkPartition:
+    spec = NVLinkPartitionSpec(slots=24, name_format="imex-0a1b2c3d-%03d")
+    return await client.create(NVLINK_PARTITIONS, NVLinkPartition(AnnotatedMeta(name=name), spec))
+
+
+def with_members(live: NVLinkPartition, *members: Member) -> NVLinkPartition:
+    return structs.replace(live, status=structs.replace(live.status, members=members))
+
+
+@pytest.mark.kube
+async def test_on_the_server_a_write_is_for_one_version_only_and_an_empty_one_is_not_sent(client: Client) -> None:
+    live = await partition(client, "versions.1")
+    member = Member("n0", 0, "127.0.0.1", MemberState.JOINING)
+    after = await patch_changes(client, NVLINK_PARTITIONS, live, with_members(live, member), subresource="status")
+    assert after.status.members == (member,)
+    again = await patch_changes(
+        client, NVLINK_PARTITIONS, after, with_members(after, member), subresource="status"
+    )
+    assert again.metadata.resource_version == after.metadata.resource_version
+    with pytest.raises(Conflict, match=r"NVLinkPartition versions\.1 has changed"):
+        await patch_changes(client, NVLINK_PARTITIONS, live, with_members(live, member), subresource="status")
+    bare = structs.replace(after, status=NVLinkPartitionStatus())
+    assert (
+        await patch_changes(client, NVLINK_PARTITIONS, after, bare, subresource="status")
+    ).status == bare.status
+
+
+@pytest.mark.kube
+async def test_on_the_server_a_newer_versions_fields_survive_an_older_controller(
+    control_plane: ControlPlane, client: Client
+) -> None:
+    crd = yaml.safe_load((CRDS / "imex-dra.io_nvlinkpartitions.yaml").read_text())
+    newer = msgspec.json.decode(msgspec.json.encode(crd))
+    status = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    status["members"]["items"]["properties"]["rail"] = {"type": "string"}
+    status["colour"] = {"type": "string"}
+    control_plane.kubectl.apply(newer)
+    try:
+        live = await partition(client, "newer.1")
+        member = {"node": "n0", "slot": 0, "address": "127.0.0.1", "state": "Joining", "rail": "left"}
+        path = Key("", "newer.1")
+        patch = {"status": {"members": [member], "colour": "green"}}
+        live = await client.patch(NVLINK_PARTITIONS, path, patch, subresource="status")
+        ready = Member("n0", 0, "127.0.0.1", MemberState.READY)
+        joining = Member("n1", 1, "127.0.0.2", MemberState.JOINING)
+        after = with_members(live, ready, joining)
+        await patch_changes(client, NVLINK_PARTITIONS, live, after, subresource="status")
+        raw = msgspec.json.decode(await client.get_raw(NVLINK_PARTITIONS, path))
+        assert raw["status"]["colour"] == "green"
+        assert raw["status"]["members"][0] == {**member, "state": "Ready"}
+        assert raw["status"]["members"][1]["node"] == "n1"
+    finally:
+        control_plane.kubectl.apply(crd)
+
+
+@pytest.mark.kube
+async def test_on_the_server_apply_owns_its_fields_and_skips_what_is_there(client: Client, namespace: str) -> None:
+    live = await client.get(NAMESPACES, Key("", namespace))
+    labels = {"metadata": {"labels": {"nvidia.com/gpu.clique": "x.1"}}}
+    after = await apply_fields(client, NAMESPACES, live, labels)
+    assert after.metadata.labels["nvidia.com/gpu.clique"] == "x.1"
+    again = await apply_fields(client, NAMESPACES, after, labels)
+    assert again.metadata.resource_version == after.metadata.resource_version
+    raw = msgspec.json.decode(await client.get_raw(NAMESPACES, Key("", namespace)))
+    owners = [entry["manager"] for entry in raw["metadata"]["managedFields"] if entry["operation"] == "Apply"]
+    assert owners == ["imex-controller"]
