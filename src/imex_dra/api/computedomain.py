@@ -10,6 +10,11 @@ from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 MAX_LISTED_NODES = 512
 
+READY = "Ready"
+ACCEPTED = "Accepted"
+"""Present only where a ComputeDomain is refused, or was."""
+DELETING = "Deleting"
+
 
 class AllocationMode(StrEnum):
     SINGLE = "Single"

@@ -16,11 +16,13 @@ class Reason(StrEnum):
     COMPUTE_DOMAIN_DELETING = "ComputeDomainDeleting"
     INVALID_CONFIG = "InvalidConfig"
     CLAIM_CHANGED = "ClaimChanged"
+    NO_SUCH_CLAIM = "NoSuchClaim"
     CLAIM_NOT_HERE = "ClaimNotHere"
     NO_CHANNEL_ASSIGNED = "NoChannelAssigned"
     CHANNELS_EXHAUSTED = "ChannelsExhausted"
     CHANNEL_HELD = "ChannelHeld"
     ALL_CHANNELS_REFUSED = "AllChannelsRefused"
+    ACCEPTED = "Accepted"
     FABRIC_BROKEN = "FabricBroken"
     FABRIC_PENDING = "FabricPending"
     NOT_A_MEMBER = "NotAMember"
@@ -35,7 +37,6 @@ class Reason(StrEnum):
     FEWER_NODES = "FewerNodes"
     WAITING_FOR_PODS = "WaitingForPods"
     CHANNEL_ASSIGNED = "ChannelAssigned"
-    PEER_DRIVER_ACTIVE = "PeerDriverActive"
 
 
 _SENTENCES: dict[Reason, str] = {
@@ -57,10 +58,11 @@ _SENTENCES: dict[Reason, str] = {
     Reason.CLAIM_CHANGED: (
         "claim {claim} is not the one the kubelet asks for: its UID is {found}, not {wanted}; delete the pod"
     ),
+    Reason.NO_SUCH_CLAIM: "claim {claim} does not exist any more; if its pod still does, delete the pod",
     Reason.CLAIM_NOT_HERE: "claim {claim} can't be prepared on node {node}: {cause}; delete the pod",
     Reason.NO_CHANNEL_ASSIGNED: (
-        "ComputeDomain {domain} has no channel in NVLink partition {partition} yet, after waiting for"
-        " {waited:.0f} s; check that imex controller runs: kubectl -n {controller_namespace} get lease {lease}"
+        "ComputeDomain {domain} has no channel in NVLink partition {partition} yet{waited}; check that"
+        " imex controller runs: kubectl -n {controller_namespace} get lease {lease}"
     ),
     Reason.CHANNELS_EXHAUSTED: (
         "NVLink partition {partition} has no free channel left: all {count} are in use or resting; delete"
@@ -74,24 +76,23 @@ _SENTENCES: dict[Reason, str] = {
         "ComputeDomain {domain} asks for allocationMode All, which opens the memory of every workload in the"
         " partition; use Single, or let an administrator label the namespace {label}"
     ),
+    Reason.ACCEPTED: "nothing stands in the way any more",
     Reason.FABRIC_BROKEN: (
         "the NVLink fabric of node {node} is broken: {cause}; the pod can't run here until the node is repaired:"
         " delete the pod to reschedule it"
     ),
-    Reason.FABRIC_PENDING: (
-        "the NVLink fabric of node {node} is not up, after waiting for {waited:.0f} s: {cause}"
-    ),
+    Reason.FABRIC_PENDING: ("the NVLink fabric of node {node} is not up{waited}: {cause}"),
     Reason.NOT_A_MEMBER: (
-        "node {node} is not a member of NVLink partition {partition}, after waiting for {waited:.0f} s; check"
-        " that imex controller runs: kubectl -n {controller_namespace} get lease {lease}"
+        "node {node} is not a member of NVLink partition {partition}{waited}; check that"
+        " imex controller runs: kubectl -n {controller_namespace} get lease {lease}"
     ),
     Reason.DAEMON_NOT_READY: (
-        "the IMEX daemon of node {node} is {state}, not READY, after waiting for {waited:.0f} s{cause}; if it"
+        "the IMEX daemon of node {node} is {state}, not READY{waited}{cause}; if it"
         " does not come back, delete the pod to reschedule it"
     ),
     Reason.SLOT_DIFFERS: (
         "the IMEX daemon of node {node} runs in slot {running}, but the node's slot in NVLink partition"
-        " {partition} is {assigned}, after waiting for {waited:.0f} s; the daemon restarts into it by itself"
+        " {partition} is {assigned}{waited}; the daemon restarts into it by itself"
     ),
     Reason.API_UNREACHABLE: "node {node} can't reach the API server to prepare claim {claim}: {cause}",
     Reason.OVERTAKEN: "preparing claim {claim} was overtaken by its unprepare; the kubelet asks again if needed",
@@ -107,19 +108,19 @@ _SENTENCES: dict[Reason, str] = {
         " {annotation} to take the channel away"
     ),
     Reason.CHANNEL_ASSIGNED: "channel {channel} of NVLink partition {partition} is assigned",
-    Reason.PEER_DRIVER_ACTIVE: (
-        "another driver for {driver} is active ({evidence}); two of them destroy each other's work: uninstall one"
-    ),
 }
 
 
-def sentence(reason: Reason, **facts: object) -> str:
+def sentence(reason: Reason, waited: float = 0.0, /, **facts: object) -> str:
+    """`waited` seconds are mentioned, where the sentence has a place for it, if there were any."""
+    patience = f", after waiting for {waited:.0f} s" if waited else ""
     try:
-        return _SENTENCES[reason].format(**facts)
+        return _SENTENCES[reason].format(waited=patience, **facts)
     except KeyError as missing:
         raise Misconfigured(f"the sentence for {reason} needs the fact {missing}") from None
 
 
 def facts_of(reason: Reason) -> frozenset[str]:
     """The facts that a reason's sentence needs."""
-    return frozenset(name for _, name, _, _ in string.Formatter().parse(_SENTENCES[reason]) if name)
+    names = (name for _, name, _, _ in string.Formatter().parse(_SENTENCES[reason]))
+    return frozenset(name for name in names if name and name != "waited")

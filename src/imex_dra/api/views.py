@@ -103,7 +103,17 @@ class ClaimStatus(View, frozen=True):
     reserved_for: tuple[ClaimConsumer, ...] = ()
 
 
+class ExactRequest(View, frozen=True, gc=False):
+    device_class_name: str
+
+
+class DeviceRequest(View, frozen=True):
+    name: str
+    exactly: ExactRequest | None = None
+
+
 class ClaimDevices(View, frozen=True):
+    requests: tuple[DeviceRequest, ...] = ()
     config: tuple[DeviceConfig, ...] = ()
 
 

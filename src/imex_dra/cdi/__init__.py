@@ -1,0 +1,1 @@
+"""The container runtime's contract: device specs as files in a directory it watches."""

@@ -1,0 +1,38 @@
+"""The specs of our claims in a CDI directory. Files of others there are never touched, not even read."""
+
+from pathlib import Path
+
+import msgspec
+
+from imex_dra.api.names import CDI_CLASS, CDI_VENDOR
+from imex_dra.base.files import remove, write_atomically
+from imex_dra.cdi.spec import KIND, VERSION, ContainerEdits, Device, Spec
+
+_PREFIX = f"{CDI_VENDOR}-{CDI_CLASS}_"
+
+
+class Directory:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, claim_uid: str, edits: ContainerEdits, annotations: dict[str, str]) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        spec = Spec(VERSION, KIND, (Device(claim_uid, edits),), annotations)
+        write_atomically(self._file(claim_uid), spec.encode())
+
+    def remove(self, claim_uid: str) -> None:
+        if self._path.is_dir():
+            remove(self._file(claim_uid))
+
+    def read(self, claim_uid: str) -> Spec | None:
+        """None if there is none, or none that can be understood: it is then written anew."""
+        try:
+            return msgspec.json.decode(self._file(claim_uid).read_bytes(), type=Spec)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+
+    def claims(self) -> set[str]:
+        return {path.stem.removeprefix(_PREFIX) for path in self._path.glob(f"{_PREFIX}*.json")}
+
+    def _file(self, claim_uid: str) -> Path:
+        return self._path / f"{_PREFIX}{claim_uid}.json"

@@ -1,0 +1,59 @@
+"""The `imex` command. Subcommands are imported when they are used, so that help is quick."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from imex_dra import __version__
+from imex_dra.base.errors import ImexError
+
+_COMMANDS = {
+    "controller": "imex_dra.cli.controller",
+    "node": "imex_dra.cli.node",
+    "daemon": "imex_dra.cli.daemon",
+}
+_HELP = {
+    "controller": "Assign channels: the one writer, run by a Deployment.",
+    "node": "Serve one node's kubelet, run by a DaemonSet.",
+    "daemon": "Keep one node's nvidia-imex running, run by a DaemonSet.",
+}
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [*_COMMANDS, *super().list_commands(context)]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return super().get_command(context, name)
+        command: click.Command = importlib.import_module(_COMMANDS[name]).command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            own = {name: command.get_short_help_str() for name, command in self.commands.items()}
+            formatter.write_dl(list((_HELP | own).items()))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"auto_envvar_prefix": "IMEX", "help_option_names": ["-h", "--help"]},
+    help="IMEX channels for Kubernetes workloads on rack-scale NVLink machines.",
+)
+def imex() -> None:
+    pass
+
+
+@imex.command(help="Print the version.")
+def version() -> None:
+    click.echo(f"imex-dra {__version__}")
+
+
+def main() -> Any:
+    try:
+        return imex(prog_name="imex")
+    except ImexError as error:
+        click.echo(f"imex: {error}", err=True)
+        sys.exit(1)

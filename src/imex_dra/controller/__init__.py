@@ -1,0 +1,1 @@
+"""`imex controller`: the one writer of slots and channels."""

@@ -1,0 +1,176 @@
+"""Brings one ComputeDomain up to date: finalizer, template, status; and lets it go when nobody needs it."""
+
+from contextlib import suppress
+
+from msgspec import structs
+
+from imex_dra.api.computedomain import (
+    ACCEPTED,
+    COMPUTE_DOMAINS,
+    DELETING,
+    READY,
+    ComputeDomain,
+    ComputeDomainStatus,
+)
+from imex_dra.api.meta import Condition, Key, is_deleting, key_of
+from imex_dra.api.names import (
+    ALL_CHANNELS_ALLOWED,
+    ALL_CHANNELS_LABEL,
+    DOMAIN_FINALIZER,
+    RELEASE_ANNOTATION,
+    RELEASE_NOW,
+)
+from imex_dra.api.nvlinkpartition import ChannelState
+from imex_dra.api.reasons import Reason, sentence
+from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES, ResourceClaim
+from imex_dra.base.clock import Clock
+from imex_dra.base.errors import AlreadyExists, NotFound
+from imex_dra.controller.domainstatus import domain_status
+from imex_dra.controller.observed import Observed, claim_nodes
+from imex_dra.controller.templates import is_ours, template_for
+from imex_dra.kube.client import Client
+from imex_dra.kube.conditions import with_condition
+from imex_dra.kube.events import EventRecorder
+from imex_dra.kube.patch import patch_changes
+
+
+class Domains:
+    def __init__(self, client: Client, observed: Observed, events: EventRecorder, clock: Clock) -> None:
+        self._client = client
+        self._observed = observed
+        self._events = events
+        self._clock = clock
+
+    async def reconcile(self, key: Key) -> None:
+        domain = self._observed.domains.get(key)
+        if domain is None:
+            return
+        if is_deleting(domain):
+            await self._let_go(domain)
+        else:
+            await self._serve(domain)
+
+    async def _serve(self, domain: ComputeDomain) -> None:
+        domain = await self._with_finalizer(domain)
+        conditions = self._accepted(domain)
+        taken = await self._ensure_template(domain)
+        status = self._status(domain, self._observed.allocated_claims(domain), conditions)
+        if taken:
+            status = self._not_ready(domain, status, Reason.TEMPLATE_TAKEN, taken)
+        await self._write(domain, status)
+
+    async def _let_go(self, domain: ComputeDomain) -> None:
+        if DOMAIN_FINALIZER not in domain.metadata.finalizers:
+            return
+        await self._remove_template(domain)
+        claims = self._observed.allocated_claims(domain)
+        if claims and domain.metadata.annotations.get(RELEASE_ANNOTATION) != RELEASE_NOW:
+            await self._write(domain, self._waiting(domain, claims))
+        elif not self._holds_channel(domain):
+            kept = tuple(name for name in domain.metadata.finalizers if name != DOMAIN_FINALIZER)
+            await self._patch_finalizers(domain, kept)
+
+    async def _with_finalizer(self, domain: ComputeDomain) -> ComputeDomain:
+        finalizers = domain.metadata.finalizers
+        if DOMAIN_FINALIZER in finalizers:
+            return domain
+        return await self._patch_finalizers(domain, (*finalizers, DOMAIN_FINALIZER))
+
+    async def _patch_finalizers(self, domain: ComputeDomain, finalizers: tuple[str, ...]) -> ComputeDomain:
+        after = structs.replace(domain, metadata=structs.replace(domain.metadata, finalizers=finalizers))
+        return await patch_changes(self._client, COMPUTE_DOMAINS, domain, after)
+
+    async def _ensure_template(self, domain: ComputeDomain) -> str:
+        """Empty, or why there can be none."""
+        key = Key(domain.metadata.namespace, domain.template_name)
+        template = self._observed.templates.get(key)
+        if template is None:
+            try:
+                self._observed.templates.upsert(
+                    await self._client.create(RESOURCE_CLAIM_TEMPLATES, template_for(domain))
+                )
+                return ""
+            except AlreadyExists:
+                template = await self._client.get(RESOURCE_CLAIM_TEMPLATES, key)
+        if is_ours(template, domain):
+            return ""
+        return sentence(Reason.TEMPLATE_TAKEN, template=key, domain=key_of(domain))
+
+    async def _remove_template(self, domain: ComputeDomain) -> None:
+        template = self._observed.templates.get(Key(domain.metadata.namespace, domain.template_name))
+        if template is None or not is_ours(template, domain):
+            return
+        with suppress(NotFound):
+            await self._client.delete(RESOURCE_CLAIM_TEMPLATES, template)
+        self._observed.templates.remove(template)
+
+    def _accepted(self, domain: ComputeDomain) -> tuple[Condition, ...]:
+        """Said only where it is refused, or was."""
+        conditions = domain.status.conditions
+        refused = self._observed.is_refused(domain)
+        if not refused and not any(condition.type == ACCEPTED for condition in conditions):
+            return conditions
+        label = f"{ALL_CHANNELS_LABEL}={ALL_CHANNELS_ALLOWED}"
+        message = (
+            sentence(Reason.ALL_CHANNELS_REFUSED, domain=key_of(domain), label=label)
+            if refused
+            else sentence(Reason.ACCEPTED)
+        )
+        return with_condition(
+            conditions,
+            ACCEPTED,
+            status=not refused,
+            reason=Reason.ALL_CHANNELS_REFUSED if refused else Reason.ACCEPTED,
+            message=message,
+            now=self._clock.now(),
+        )
+
+    def _status(
+        self, domain: ComputeDomain, claims: list[ResourceClaim], conditions: tuple[Condition, ...]
+    ) -> ComputeDomainStatus:
+        nodes = {node for claim in claims for node in claim_nodes(claim)}
+        return domain_status(
+            domain,
+            sorted(nodes),
+            cards={node: card for node in nodes if (card := self._observed.cards.get(Key("", node)))},
+            partitions=sorted(self._observed.partitions.values(), key=lambda p: p.metadata.name),
+            conditions=conditions,
+            now=self._clock.now(),
+        )
+
+    def _waiting(self, domain: ComputeDomain, claims: list[ResourceClaim]) -> ComputeDomainStatus:
+        pods = sorted({f"{claim.metadata.namespace}/{pod}" for claim in claims for pod in claim.pods})
+        named = ", ".join(pods) if pods else "claims without a pod: " + ", ".join(str(key_of(c)) for c in claims)
+        message = sentence(Reason.WAITING_FOR_PODS, pods=named, annotation=f"{RELEASE_ANNOTATION}={RELEASE_NOW}")
+        conditions = with_condition(
+            domain.status.conditions,
+            DELETING,
+            status=True,
+            reason=Reason.WAITING_FOR_PODS,
+            message=message,
+            now=self._clock.now(),
+        )
+        return self._status(domain, claims, conditions)
+
+    def _not_ready(
+        self, domain: ComputeDomain, status: ComputeDomainStatus, reason: Reason, message: str
+    ) -> ComputeDomainStatus:
+        self._events.warn(COMPUTE_DOMAINS, domain, reason, message)
+        conditions = with_condition(
+            status.conditions, READY, status=False, reason=reason, message=message, now=self._clock.now()
+        )
+        return structs.replace(status, status=ComputeDomainStatus().status, conditions=conditions)
+
+    def _holds_channel(self, domain: ComputeDomain) -> bool:
+        uid = domain.metadata.uid
+        return any(
+            entry.compute_domain.uid == uid and entry.state is ChannelState.ASSIGNED
+            for partition in self._observed.partitions.by("holder", uid)
+            for entry in partition.status.channels
+        )
+
+    async def _write(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:
+        after = structs.replace(domain, status=status)
+        self._observed.domains.upsert(
+            await patch_changes(self._client, COMPUTE_DOMAINS, domain, after, subresource="status")
+        )

@@ -1,0 +1,101 @@
+"""Who is in a partition, and in which slot. Pure.
+
+A member leaves only on positive evidence: its Node is gone, or its card names another partition. Silence
+(no card, a fabric that is not up) is no evidence: state Unknown, slot and address kept. A slot is used again
+only after every live member runs with a list that lacks its last owner.
+"""
+
+from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+from msgspec import structs
+
+from imex_dra.api.names import PartitionId
+from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode
+from imex_dra.api.nvlinkpartition import Member, MemberState
+
+
+class Roster(NamedTuple):
+    members: tuple[Member, ...]
+    generation: int
+    homeless: tuple[str, ...] = ()
+    """Nodes for which there is no slot left."""
+
+
+def plan_members(
+    partition: PartitionId,
+    roster: Roster,
+    *,
+    slots: int,
+    cards: Mapping[str, NVLinkNode],
+    nodes: Set[str],
+) -> Roster:
+    generation = roster.generation + 1
+    members = [_updated(partition, member, cards.get(member.node), nodes, generation) for member in roster.members]
+    members = [member for member in members if not _has_left(member, members, cards)]
+    newcomers, homeless = _newcomers(partition, members, slots, cards, nodes)
+    members = sorted([*members, *newcomers], key=lambda member: member.slot)
+    changed = _mapping(members) != _mapping(roster.members)
+    return Roster(tuple(members), generation if changed else roster.generation, homeless)
+
+
+def state_of(member: Member, card: NVLinkNode) -> MemberState:
+    status = card.status
+    if status.imex_state is ImexState.READY and status.slot == member.slot:
+        return MemberState.READY
+    return MemberState.JOINING if member.state is MemberState.JOINING else MemberState.NOT_READY
+
+
+def _updated(
+    partition: PartitionId, member: Member, card: NVLinkNode | None, nodes: Set[str], generation: int
+) -> Member:
+    elsewhere = card is not None and card.status.partition not in ("", partition)
+    if member.node not in nodes or elsewhere:
+        if member.state is MemberState.LEAVING:
+            return member
+        return structs.replace(member, state=MemberState.LEAVING, left_generation=generation)
+    if member.state is MemberState.LEAVING:
+        member = structs.replace(member, state=MemberState.JOINING, left_generation=0)
+    if card is None or not _belongs(partition, card):
+        return structs.replace(member, state=MemberState.UNKNOWN)
+    return structs.replace(member, address=card.status.address, state=state_of(member, card))
+
+
+def _has_left(member: Member, members: list[Member], cards: Mapping[str, NVLinkNode]) -> bool:
+    if member.state is not MemberState.LEAVING:
+        return False
+    live = (m for m in members if m.state not in (MemberState.LEAVING, MemberState.UNKNOWN))
+    return all(cards[m.node].status.applied_generation >= member.left_generation for m in live)
+
+
+def _newcomers(
+    partition: PartitionId,
+    members: list[Member],
+    slots: int,
+    cards: Mapping[str, NVLinkNode],
+    nodes: Set[str],
+) -> tuple[list[Member], tuple[str, ...]]:
+    known = {member.node for member in members}
+    taken = {member.slot for member in members}
+    free = iter([slot for slot in range(slots) if slot not in taken])
+    newcomers, homeless = [], []
+    for name in sorted(cards):
+        card = cards[name]
+        if name in known or name not in nodes or not _belongs(partition, card):
+            continue
+        slot = next(free, None)
+        if slot is None:
+            homeless.append(name)
+        else:
+            newcomers.append(Member(name, slot, card.status.address, MemberState.JOINING))
+    return newcomers, tuple(homeless)
+
+
+def _belongs(partition: PartitionId, card: NVLinkNode) -> bool:
+    status = card.status
+    return status.fabric.state is FabricState.OK and status.partition == partition and bool(status.address)
+
+
+def _mapping(members: list[Member] | tuple[Member, ...]) -> dict[int, str]:
+    """What a daemon's files are made of."""
+    return {member.slot: member.address for member in members if member.state is not MemberState.LEAVING}

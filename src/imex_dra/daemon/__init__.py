@@ -1,0 +1,1 @@
+"""`imex daemon`: keeps exactly one nvidia-imex running with the partition's member list."""

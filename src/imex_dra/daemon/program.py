@@ -1,0 +1,20 @@
+"""`imex daemon` as a process: where its files are, and an orderly end on SIGTERM."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from imex_dra.daemon.agent import Agent
+from imex_dra.imex.files import Files
+
+
+async def run(
+    *, directory: Path, hosts: Path, socket: Path, command: Sequence[str], ctl_command: Sequence[str]
+) -> None:
+    agent = Agent(
+        Files(directory, hosts),
+        directory / "membership.json",
+        command=command,
+        ctl_command=ctl_command,
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    await agent.run(socket)

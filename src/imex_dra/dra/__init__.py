@@ -1,0 +1,1 @@
+"""The kubelet's contract: plugin registration and Dynamic Resource Allocation, over unix sockets."""

@@ -1,0 +1,72 @@
+"""A node of a simulated rack: what the rack model wrote into the node's root directory.
+
+Faults rewrite `hardware.json` atomically; every reading is a fresh one. A channel is a regular file that stands
+for the device, because a device node without a driver can't be opened; a process proves its channel to the
+soft IMEX daemon with a descriptor of that file.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from imex_dra.api.names import PartitionId
+from imex_dra.api.nvlinknode import Fabric, FabricState, Isolation
+from imex_dra.cdi.spec import ContainerEdits, Mount
+from imex_dra.hardware.devices import channel_major, channel_node
+from imex_dra.hardware.protocol import Reading
+
+CHANNEL_PROOF = "/run/imex/channel"
+CLIENT_SOCKET = "/run/imex/client.sock"
+CLIENT_SOCKET_VARIABLE = "IMEX_CLIENT_SOCKET"
+
+
+class HardwareFile(Struct, frozen=True, rename="camel"):
+    """`hardware.json`."""
+
+    fabric: Fabric = Fabric()
+    partition: str = ""
+    driver_version: str = ""
+    channel_count: int = 2048
+    boot_id: str = field(name="bootID", default="")
+    isolation: Isolation = Isolation()
+
+
+class SimulatedHardware:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def read(self) -> Reading:
+        return await asyncio.to_thread(self._read)
+
+    def container_edits(self, channel: int) -> ContainerEdits:
+        """A character device with the right numbers, as on a real node, and what the soft IMEX asks for."""
+        proof = self._root / "dev/nvidia-caps-imex-channels" / f"channel{channel}"
+        proof.parent.mkdir(parents=True, exist_ok=True)
+        proof.touch(mode=0o666)
+        return ContainerEdits(
+            env=(f"{CLIENT_SOCKET_VARIABLE}={CLIENT_SOCKET}",),
+            device_nodes=(channel_node(channel_major(self._root / "proc/devices"), channel),),
+            mounts=(
+                Mount(str(proof), CHANNEL_PROOF, ("rw", "bind")),
+                Mount(str(self._root / "run/client.sock"), CLIENT_SOCKET, ("rw", "bind")),
+            ),
+        )
+
+    def _read(self) -> Reading:
+        path = self._root / "hardware.json"
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=HardwareFile)
+        except FileNotFoundError:
+            return Reading(Fabric(FabricState.PENDING, f"{path.name} of the simulated node is not there yet"))
+        except msgspec.MsgspecError as error:
+            return Reading(Fabric(FabricState.BROKEN, f"{path.name} of the simulated node can't be read: {error}"))
+        return Reading(
+            fabric=file.fabric,
+            partition=PartitionId(file.partition if file.fabric.state is FabricState.OK else ""),
+            driver_version=file.driver_version,
+            channel_count=file.channel_count,
+            boot_id=file.boot_id,
+            isolation=file.isolation,
+        )

@@ -1,0 +1,1 @@
+"""The IMEX service of a node: its files, its ctl, its process."""

@@ -1,0 +1,1 @@
+"""`imex node`: one node's seats, card and claims."""

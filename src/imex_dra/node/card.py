@@ -1,0 +1,34 @@
+"""The node's card: what it tells the controller about itself. Pure."""
+
+from imex_dra.api.nvlinknode import NVLinkNodeStatus
+from imex_dra.node.checkpoint import Checkpoint
+from imex_dra.node.readiness import Knowledge, obstacle
+
+
+def card_status(
+    known: Knowledge, address: str, checkpoint: Checkpoint, last: NVLinkNodeStatus
+) -> NVLinkNodeStatus:
+    """Held channels are as of the applied generation: a pod that comes or goes is no reason to write."""
+    hindrance = obstacle(known)
+    applied = known.daemon.generation
+    renewed = applied != last.applied_generation or known.reading.partition != last.partition
+    return NVLinkNodeStatus(
+        fabric=known.reading.fabric,
+        partition=known.reading.partition,
+        address=address,
+        slot=known.daemon.slot,
+        imex_state=known.daemon.state,
+        connected=known.daemon.connected,
+        driver_version=known.reading.driver_version,
+        channel_count=known.reading.channel_count,
+        boot_id=known.reading.boot_id,
+        applied_generation=applied,
+        held_channels=_held(checkpoint, known.reading.partition) if renewed else last.held_channels,
+        isolation=known.reading.isolation,
+        problem=hindrance.words() if hindrance else "",
+    )
+
+
+def _held(checkpoint: Checkpoint, partition: str) -> tuple[int, ...]:
+    held = {c.channel for c in checkpoint.claims.values() if c.partition == partition and c.channel >= 0}
+    return tuple(sorted(held))

@@ -1,0 +1,73 @@
+"""Writes the node's card when it differs, and only then: nothing about a pod is a reason to write."""
+
+import asyncio
+from typing import NoReturn
+
+import structlog
+from msgspec import structs
+
+from imex_dra.api.meta import Key, ObjectMeta, OwnerReference
+from imex_dra.api.nvlinknode import NVLINK_NODES, NVLinkNode
+from imex_dra.api.views import NODES
+from imex_dra.base.errors import AlreadyExists, Conflict, ImexError, NotFound
+from imex_dra.base.waiting import first_of
+from imex_dra.kube.backoff import Backoff
+from imex_dra.kube.client import Client
+from imex_dra.kube.patch import patch_changes
+from imex_dra.node.card import card_status
+from imex_dra.node.ledger import Ledger
+from imex_dra.node.situation import Situation
+
+log = structlog.get_logger()
+
+_PERIOD = 60.0
+"""How often to look although nothing changed: somebody may have deleted the card."""
+
+
+class CardPublisher:
+    def __init__(self, client: Client, situation: Situation, ledger: Ledger, *, address: str) -> None:
+        self._client = client
+        self._situation = situation
+        self._ledger = ledger
+        self._address = address
+        self._backoff = Backoff(0.2, 10.0)
+
+    async def run(self) -> NoReturn:
+        failures = 0
+        while True:
+            changed = self._situation.changed
+            pause = _PERIOD
+            try:
+                await self._write()
+                failures = 0
+            except ImexError as error:
+                failures += 1
+                pause = self._backoff.delay(failures)
+                if not isinstance(error, Conflict):
+                    log.warning("the node's card can't be written", error=str(error), retry_in=pause)
+            await first_of(changed, timeout=pause)
+
+    async def _write(self) -> None:
+        card = await self._card()
+        checkpoint = await asyncio.to_thread(self._ledger.read)
+        status = card_status(self._situation.known, self._address, checkpoint, card.status)
+        await patch_changes(
+            self._client, NVLINK_NODES, card, structs.replace(card, status=status), subresource="status"
+        )
+
+    async def _card(self) -> NVLinkNode:
+        name = self._situation.known.node
+        try:
+            return await self._client.get(NVLINK_NODES, Key("", name))
+        except NotFound:
+            return await self._create(name)
+
+    async def _create(self, name: str) -> NVLinkNode:
+        node = await self._client.get(NODES, Key("", name))
+        owner = OwnerReference("v1", "Node", name, node.metadata.uid)
+        try:
+            return await self._client.create(
+                NVLINK_NODES, NVLinkNode(ObjectMeta(name=name, owner_references=(owner,)))
+            )
+        except AlreadyExists:
+            return await self._client.get(NVLINK_NODES, Key("", name))

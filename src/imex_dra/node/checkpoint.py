@@ -1,0 +1,121 @@
+"""What this node has prepared, on disk, so that it outlives us, a reboot of ours, and the API objects.
+
+The file is an envelope of a version, the payload as it was encoded, and a checksum over exactly these bytes; so
+a later version's payload stays verifiable for an earlier one. It is read and written under one lock, because
+during an update two plugins share it. What can't be read is kept aside and rebuilt by the caller.
+
+`overtaken` answers one question: did an unprepare of this claim arrive after a given prepare began? It holds a
+number per claim and call, not a tombstone by UID, because the kubelet may prepare the same UID again.
+"""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, structs
+
+from imex_dra.base.errors import Misconfigured
+from imex_dra.base.files import write_atomically
+
+VERSION = 1
+_REMEMBERED_CALLS = 256
+
+
+class PreparedClaim(Struct, frozen=True, rename="camel"):
+    """A claim whose containers may hold a channel."""
+
+    uid: str
+    namespace: str
+    name: str
+    domain_uid: str
+    domain_name: str
+    partition: str
+    channel: int
+    """-1 where the node has no NVLink fabric, and so no channel."""
+    all: bool
+    devices: tuple[tuple[str, str, str], ...]
+    """Request, pool, device: what the kubelet is told again when it asks again."""
+    boot_id: str
+
+
+class Checkpoint(Struct, frozen=True, rename="camel"):
+    claims: dict[str, PreparedClaim] = {}
+    calls: int = 0
+    """Counts unprepare calls."""
+    unprepared: dict[str, int] = {}
+    """The number of the last such call, by claim; the latest only."""
+
+    def with_claim(self, claim: PreparedClaim) -> "Checkpoint":
+        return structs.replace(self, claims={**self.claims, claim.uid: claim})
+
+    def without_claim(self, uid: str) -> "Checkpoint":
+        calls = self.calls + 1
+        unprepared = {**{u: n for u, n in self.unprepared.items() if u != uid}, uid: calls}
+        latest = dict(sorted(unprepared.items(), key=lambda entry: entry[1])[-_REMEMBERED_CALLS:])
+        claims = {u: claim for u, claim in self.claims.items() if u != uid}
+        return Checkpoint(claims, calls, latest)
+
+    def overtaken(self, uid: str, since: int) -> bool:
+        return self.unprepared.get(uid, 0) > since
+
+    def holders(self, partition: str, channel: int) -> list[PreparedClaim]:
+        return [c for c in self.claims.values() if c.channel == channel and c.partition == partition]
+
+
+class Envelope(Struct):
+    version: int
+    checksum: str
+    payload: str
+
+
+class Unreadable(Misconfigured):
+    pass
+
+
+class CheckpointFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = path.with_suffix(".lock")
+
+    @contextmanager
+    def locked(self) -> Iterator["CheckpointFile"]:
+        """Held for the length of one decision, across processes; blocks, so call it in a thread."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield self
+        finally:
+            os.close(descriptor)
+
+    def load(self) -> Checkpoint:
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return Checkpoint()
+        try:
+            envelope = msgspec.json.decode(content, type=Envelope)
+            if envelope.checksum != _checksum(envelope.payload):
+                raise Unreadable(f"{self._path}: the checksum is wrong")
+            return msgspec.json.decode(envelope.payload, type=Checkpoint)
+        except msgspec.MsgspecError as error:
+            raise Unreadable(f"{self._path}: {error}") from error
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        payload = msgspec.json.encode(checkpoint).decode()
+        envelope = Envelope(VERSION, _checksum(payload), payload)
+        write_atomically(self._path, msgspec.json.encode(envelope), mode=0o600)
+
+    def set_aside(self) -> Path:
+        """Out of the way, but not lost: somebody may want to know what was in it."""
+        aside = self._path.with_suffix(".unreadable")
+        self._path.rename(aside)
+        return aside
+
+
+def _checksum(payload: str) -> str:
+    return hashlib.sha256(payload.encode()).hexdigest()

@@ -1,0 +1,122 @@
+"""The claims this node has prepared: checkpoint and CDI specs, changed together, under one lock.
+
+Order of writing, so that a kill at any instruction leaves nothing that harms: the spec first, then the
+checkpoint, when preparing and when unpreparing. A spec without a checkpoint entry is an orphan that nobody was
+told of, removed at start; an entry without its spec is mended when the kubelet asks again.
+
+Everything here blocks on the disk and on the lock: call it in a thread.
+"""
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from imex_dra.api.names import DRIVER
+from imex_dra.api.reasons import Reason, sentence
+from imex_dra.base.errors import NotYet
+from imex_dra.cdi.directory import Directory
+from imex_dra.cdi.spec import ContainerEdits
+from imex_dra.hardware.protocol import Hardware
+from imex_dra.node.checkpoint import Checkpoint, CheckpointFile, PreparedClaim, Unreadable
+
+log = structlog.get_logger()
+
+_ANNOTATION = "imex-dra.io/prepared-claim"
+
+
+class Ledger(Struct, frozen=True):
+    node: str
+    file: CheckpointFile
+    specs: Directory
+    hardware: Hardware
+    channel_count: int = 2048
+
+    def read(self) -> Checkpoint:
+        with self.file.locked():
+            return self._load()
+
+    def enter(self, claim: PreparedClaim, since: int) -> None:
+        """NotYet if the claim was unprepared after call `since`, or its channel is still another domain's here."""
+        with self.file.locked():
+            checkpoint = self._load()
+            if checkpoint.overtaken(claim.uid, since):
+                raise NotYet(sentence(Reason.OVERTAKEN, claim=f"{claim.namespace}/{claim.name}"))
+            self._expect_channel_free(checkpoint, claim)
+            self._write_spec(claim)
+            self.file.save(checkpoint.with_claim(claim))
+
+    def mend(self, claim: PreparedClaim) -> None:
+        """The spec as it should be now: the driver may have been loaded anew, with another device number."""
+        with self.file.locked():
+            self._write_spec(claim)
+
+    def strike(self, uid: str) -> None:
+        with self.file.locked():
+            checkpoint = self._load()
+            self.specs.remove(uid)
+            self.file.save(checkpoint.without_claim(uid))
+
+    def tidy(self) -> None:
+        """At start: what was written for a claim that never became prepared."""
+        with self.file.locked():
+            for orphan in self.specs.claims() - self._load().claims.keys():
+                log.warning("removing a CDI spec that no prepared claim owns", claim_uid=orphan)
+                self.specs.remove(orphan)
+
+    def _load(self) -> Checkpoint:
+        try:
+            return self.file.load()
+        except Unreadable as error:
+            checkpoint = self._rebuilt()
+            aside = self.file.set_aside()
+            log.error(
+                "checkpoint rebuilt from CDI specs",
+                error=str(error),
+                kept=str(aside),
+                claims=len(checkpoint.claims),
+            )
+            self.file.save(checkpoint)
+            return checkpoint
+
+    def _rebuilt(self) -> Checkpoint:
+        checkpoint = Checkpoint()
+        for uid in self.specs.claims():
+            spec = self.specs.read(uid)
+            if spec and _ANNOTATION in spec.annotations:
+                claim = msgspec.json.decode(spec.annotations[_ANNOTATION], type=PreparedClaim)
+                checkpoint = checkpoint.with_claim(claim)
+        return checkpoint
+
+    def _expect_channel_free(self, checkpoint: Checkpoint, claim: PreparedClaim) -> None:
+        for holder in checkpoint.holders(claim.partition, claim.channel):
+            if holder.domain_uid != claim.domain_uid and claim.channel >= 0:
+                raise NotYet(
+                    sentence(
+                        Reason.CHANNEL_HELD,
+                        channel=claim.channel,
+                        partition=claim.partition,
+                        node=self.node,
+                        holder=f"{holder.namespace}/{holder.name}",
+                        holder_domain=f"{holder.namespace}/{holder.domain_name}",
+                    )
+                )
+
+    def _write_spec(self, claim: PreparedClaim) -> None:
+        annotation = msgspec.json.encode(claim).decode()
+        spec = self.specs.read(claim.uid)
+        edits = self._edits(claim)
+        if spec and spec.devices[0].container_edits == edits and spec.annotations.get(_ANNOTATION) == annotation:
+            return
+        self.specs.write(claim.uid, edits, {_ANNOTATION: annotation, "imex-dra.io/driver": DRIVER})
+
+    def _edits(self, claim: PreparedClaim) -> ContainerEdits:
+        environment = [f"COMPUTE_DOMAIN_NAME={claim.domain_name}", f"COMPUTE_DOMAIN_UUID={claim.domain_uid}"]
+        if claim.channel < 0:
+            return ContainerEdits(env=tuple(environment))
+        edits = ContainerEdits(env=(*environment, f"COMPUTE_DOMAIN_CHANNEL={claim.channel}"))
+        edits += self.hardware.container_edits(claim.channel)
+        if claim.all:
+            others = (channel for channel in range(self.channel_count) if channel != claim.channel)
+            nodes = tuple(node for c in others for node in self.hardware.container_edits(c).device_nodes)
+            edits += ContainerEdits(device_nodes=nodes)
+        return edits

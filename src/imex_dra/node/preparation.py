@@ -1,0 +1,141 @@
+"""Preparing a claim: read it, wait for what it needs, write it down, answer.
+
+The kubelet retries a failed prepare only after 60 to 90 s, so the call waits, driven by events, for a channel
+and a ready daemon; before the kubelet's own 45 s are over it returns the exact reason. What no wait can cure fails
+at once. Unpreparing needs nothing but the local disk, whatever is gone.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from msgspec import structs
+
+from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
+from imex_dra.api.meta import Key, key_of
+from imex_dra.api.nvlinknode import FabricState
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
+from imex_dra.api.reasons import Reason, sentence
+from imex_dra.api.views import RESOURCE_CLAIMS
+from imex_dra.base.clock import Clock
+from imex_dra.base.errors import ApiRetryable, Forbidden, NotFound, NotYet, Rejected
+from imex_dra.cdi.spec import device_id
+from imex_dra.dra.plugin import ClaimId, PreparedDevice
+from imex_dra.kube.client import Client, Selection
+from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
+from imex_dra.node.claims import Wish, read_wish
+from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
+from imex_dra.node.ledger import Ledger
+from imex_dra.node.readiness import Knowledge, Obstacle
+from imex_dra.node.situation import Situation
+
+R = TypeVar("R")
+
+DEADLINE = 40.0
+"""Of the kubelet's 45 s; the rest is for the answer's way back."""
+
+
+class Preparation:
+    """Serves the kubelet's calls."""
+
+    def __init__(
+        self, client: Client, situation: Situation, ledger: Ledger, clock: Clock, *, deadline: float = DEADLINE
+    ) -> None:
+        self._client = client
+        self._situation = situation
+        self._ledger = ledger
+        self._clock = clock
+        self._deadline = deadline
+
+    async def prepare(self, claim: ClaimId) -> tuple[PreparedDevice, ...]:
+        checkpoint = await asyncio.to_thread(self._ledger.read)
+        held = checkpoint.claims.get(claim.uid)
+        if held is not None and held.boot_id == self._situation.known.reading.boot_id:
+            await asyncio.to_thread(self._ledger.mend, held)
+            return _devices(held)
+        wish = await self._read(claim)
+        grant = await self._grant(wish, checkpoint)
+        prepared = _prepared(wish, grant, self._situation.known)
+        await asyncio.to_thread(self._ledger.enter, prepared, checkpoint.calls)
+        return _devices(prepared)
+
+    async def unprepare(self, claim: ClaimId) -> None:
+        await asyncio.to_thread(self._ledger.strike, claim.uid)
+
+    async def _read(self, claim_id: ClaimId) -> Wish:
+        try:
+            claim = await self._call(
+                claim_id, self._client.get(RESOURCE_CLAIMS, Key(claim_id.namespace, claim_id.name))
+            )
+        except NotFound as error:
+            raise Rejected(sentence(Reason.NO_SUCH_CLAIM, claim=claim_id)) from error
+        return read_wish(claim_id, claim, self._situation.known.node)
+
+    async def _grant(self, wish: Wish, checkpoint: Checkpoint) -> Grant:
+        start = self._clock.monotonic()
+        domain: ComputeDomain | None = None
+        while True:
+            changed, known = self._situation.changed, self._situation.known
+            if domain is None and known.assignment(wish.domain_uid) is None:
+                domain = await self._domain(wish)
+                wish = wish._replace(domain=str(key_of(domain)))
+                continue
+            if known.reading.fabric.state is FabricState.NONE:
+                return without_fabric(known, domain or await self._domain(wish))
+            verdict = await self._decide(known, wish, checkpoint)
+            if isinstance(verdict, Grant):
+                return verdict
+            waited = self._clock.monotonic() - start
+            if verdict.hopeless:
+                raise Rejected(verdict.words(waited))
+            if waited >= self._deadline:
+                raise NotYet(verdict.words(waited))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._deadline - waited):
+                    await changed.wait()
+
+    async def _decide(self, known: Knowledge, wish: Wish, checkpoint: Checkpoint) -> Grant | Obstacle:
+        """What we watched may be old: a ComputeDomain that is new to this node is looked up live."""
+        verdict = decide(known, wish)
+        served = {claim.domain_uid for claim in checkpoint.claims.values()}
+        if isinstance(verdict, Obstacle) or wish.domain_uid in served:
+            return verdict
+        live = await self._call(wish.claim, self._client.get(NVLINK_PARTITIONS, Key("", known.reading.partition)))
+        return decide(structs.replace(known, partition=live), wish)
+
+    async def _domain(self, wish: Wish) -> ComputeDomain:
+        """In its namespace, or, to tell the truth about why not, anywhere."""
+        here = await self._call(wish.claim, self._client.list(COMPUTE_DOMAINS, Selection(wish.claim.namespace)))
+        if any(domain.metadata.uid == wish.domain_uid for domain in here):
+            return expect_domain(wish, here)
+        return expect_domain(wish, await self._call(wish.claim, self._client.list(COMPUTE_DOMAINS)))
+
+    async def _call(self, claim: ClaimId, request: Coroutine[Any, Any, R]) -> R:
+        """A request that must not outlast the kubelet's patience, with an error that says who was not reached."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                return await request
+        except (ApiRetryable, Forbidden, TimeoutError) as error:
+            cause = str(error) or "no answer in time"
+            node = self._situation.known.node
+            raise NotYet(sentence(Reason.API_UNREACHABLE, node=node, claim=claim, cause=cause)) from error
+
+
+def _prepared(wish: Wish, grant: Grant, known: Knowledge) -> PreparedClaim:
+    return PreparedClaim(
+        uid=wish.claim.uid,
+        namespace=wish.claim.namespace,
+        name=wish.claim.name,
+        domain_uid=wish.domain_uid,
+        domain_name=grant.domain_name,
+        partition=grant.partition,
+        channel=grant.channel,
+        all=grant.all,
+        devices=tuple((result.request, result.pool, result.device) for result in wish.results),
+        boot_id=known.reading.boot_id,
+    )
+
+
+def _devices(claim: PreparedClaim) -> tuple[PreparedDevice, ...]:
+    return tuple(PreparedDevice(*device, (device_id(claim.uid),)) for device in claim.devices)

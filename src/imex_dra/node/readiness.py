@@ -1,0 +1,99 @@
+"""Can this node serve a claim now, and if not: is it worth waiting, and why? Pure.
+
+Everything the node knows is in one `Knowledge`; every question is a function of it, so that what a prepare
+says, what the card says and when seats are offered can't disagree.
+"""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from imex_dra.api.names import LEASE, NAMESPACE
+from imex_dra.api.nvlinknode import FabricState, ImexState
+from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, Member, MemberState, NVLinkPartition
+from imex_dra.api.reasons import Reason, sentence
+from imex_dra.hardware.protocol import Reading
+from imex_dra.imex.link import DaemonState
+
+
+class Knowledge(Struct, frozen=True):
+    node: str
+    reading: Reading = Reading()
+    daemon: DaemonState = DaemonState()
+    partition: NVLinkPartition | None = None
+
+    @property
+    def member(self) -> Member | None:
+        if self.partition is None:
+            return None
+        members = (m for m in self.partition.status.members if m.state is not MemberState.LEAVING)
+        return next((member for member in members if member.node == self.node), None)
+
+    def assignment(self, domain_uid: str) -> ChannelAssignment | None:
+        channels = self.partition.status.channels if self.partition else ()
+        mine = (c for c in channels if c.state is ChannelState.ASSIGNED and c.compute_domain.uid == domain_uid)
+        return next(mine, None)
+
+
+class Obstacle(NamedTuple):
+    reason: Reason
+    hopeless: bool
+    facts: dict[str, object]
+
+    def words(self, waited: float = 0.0) -> str:
+        return sentence(self.reason, waited, **self.facts)
+
+
+def obstacle(known: Knowledge) -> Obstacle | None:
+    """What keeps the node as a whole from serving; the same for every claim."""
+    fabric = known.reading.fabric
+    match fabric.state:
+        case FabricState.NONE:
+            return None
+        case FabricState.BROKEN:
+            return Obstacle(Reason.FABRIC_BROKEN, True, {"node": known.node, "cause": fabric.reason})
+        case FabricState.PENDING:
+            return Obstacle(Reason.FABRIC_PENDING, False, {"node": known.node, "cause": fabric.reason})
+    return _membership_obstacle(known) or _daemon_obstacle(known)
+
+
+def _membership_obstacle(known: Knowledge) -> Obstacle | None:
+    if known.member is not None:
+        return None
+    facts: dict[str, object] = {
+        "node": known.node,
+        "partition": known.reading.partition,
+        "controller_namespace": NAMESPACE,
+        "lease": LEASE,
+    }
+    return Obstacle(Reason.NOT_A_MEMBER, False, facts)
+
+
+def _daemon_obstacle(known: Knowledge) -> Obstacle | None:
+    daemon, member = known.daemon, known.member
+    assert member is not None
+    if daemon.state is not ImexState.READY:
+        cause = f": {daemon.problem}" if daemon.problem else ""
+        facts: dict[str, object] = {"node": known.node, "state": daemon.state, "cause": cause}
+        return Obstacle(Reason.DAEMON_NOT_READY, False, facts)
+    if (daemon.partition, daemon.slot) != (known.reading.partition, member.slot):
+        facts = {
+            "node": known.node,
+            "running": daemon.slot,
+            "assigned": member.slot,
+            "partition": known.reading.partition,
+        }
+        return Obstacle(Reason.SLOT_DIFFERS, False, facts)
+    return None
+
+
+def connected_to_all(known: Knowledge) -> bool:
+    """With every other member that is READY itself; asked only before the first seats are offered."""
+    if known.partition is None or known.member is None:
+        return False
+    others = {
+        member.slot
+        for member in known.partition.status.members
+        if member.state is MemberState.READY and member.node != known.node
+    }
+    return others <= set(known.daemon.connected)
