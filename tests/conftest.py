@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from imex_dra.sandbox.kubernetes import binaries
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+from tests.sandbox.account import NodeAccount
 
 # Without this the first test that asks for a current loop makes one that nobody closes.
 asyncio.set_event_loop(None)
@@ -19,6 +20,10 @@ settings.register_profile("steady", deadline=None, suppress_health_check=[Health
 settings.load_profile("steady")
 
 CRDS = Path(__file__).parent.parent / "deploy" / "crds"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(NodeAccount(), "nodes")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from grpc_tools import protoc
 
-from imex_dra.api import crds
+from imex_dra.api import crds, rbac
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
@@ -20,7 +20,8 @@ def files() -> dict[Path, bytes]:
 
 
 def definitions() -> dict[Path, bytes]:
-    return {ROOT / "deploy/crds" / name: _yaml(document) for name, document in crds.definitions().items()}
+    made = {ROOT / "deploy/crds" / name: _yaml(document) for name, document in crds.definitions().items()}
+    return made | {ROOT / "deploy/rbac.yaml": _yaml(*rbac.manifests())}
 
 
 def stubs() -> dict[Path, bytes]:
@@ -32,8 +33,8 @@ def stubs() -> dict[Path, bytes]:
         return {PROTO / path.name: path.read_bytes() for path in sorted(made.iterdir())}
 
 
-def _yaml(document: object) -> bytes:
-    return (HEADER + yaml.safe_dump(document, sort_keys=False, width=120)).encode()
+def _yaml(*documents: object) -> bytes:
+    return (HEADER + yaml.safe_dump_all(documents, sort_keys=False, width=120)).encode()
 
 
 def main() -> int:

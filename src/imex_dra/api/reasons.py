@@ -100,7 +100,7 @@ _SENTENCES: dict[Reason, str] = {
         "ResourceClaimTemplate {template} exists and was not made for ComputeDomain {domain}: rename one of them"
     ),
     Reason.NO_PODS_YET: "no pod has claimed a channel yet",
-    Reason.NODES_READY: "all {count} nodes with a claim are ready",
+    Reason.NODES_READY: "{count} of {count} nodes with a claim are ready",
     Reason.NODES_NOT_READY: "{count} of {total} nodes with a claim are not ready: {nodes}",
     Reason.FEWER_NODES: "{count} of the {wanted} nodes that numNodes asks for hold a claim",
     Reason.WAITING_FOR_PODS: (

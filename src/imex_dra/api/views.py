@@ -163,8 +163,8 @@ class Device(View, frozen=True):
 
 class Pool(View, frozen=True, gc=False):
     name: str
-    generation: int = 0
-    resource_slice_count: int = 1
+    generation: int
+    resource_slice_count: int
 
 
 class ResourceSliceSpec(View, frozen=True):

@@ -22,7 +22,7 @@ CLIENT_SOCKET = "/run/imex/client.sock"
 CLIENT_SOCKET_VARIABLE = "IMEX_CLIENT_SOCKET"
 
 
-class HardwareFile(Struct, frozen=True, rename="camel"):
+class HardwareFile(Struct, frozen=True, rename="camel", omit_defaults=False):
     """`hardware.json`."""
 
     fabric: Fabric = Fabric()
@@ -44,7 +44,8 @@ class SimulatedHardware:
         """A character device with the right numbers, as on a real node, and what the soft IMEX asks for."""
         proof = self._root / "dev/nvidia-caps-imex-channels" / f"channel{channel}"
         proof.parent.mkdir(parents=True, exist_ok=True)
-        proof.touch(mode=0o666)
+        proof.touch()
+        proof.chmod(0o666)
         return ContainerEdits(
             env=(f"{CLIENT_SOCKET_VARIABLE}={CLIENT_SOCKET}",),
             device_nodes=(channel_node(channel_major(self._root / "proc/devices"), channel),),

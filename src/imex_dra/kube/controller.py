@@ -38,6 +38,7 @@ class Controller(Generic[K]):
                 await self._handle(key)
             finally:
                 self._queue.done(key)
+            await asyncio.sleep(0)  # a reconcile that never waits must not starve the watches
 
     async def _handle(self, key: K) -> None:
         try:

@@ -39,6 +39,8 @@ class Store(Generic[T]):
 
     def upsert(self, obj: T) -> None:
         key = key_of(obj)
+        if self._is_current(key, obj):
+            return
         old = self._objects.get(key)
         if old is not None and old.metadata.uid != obj.metadata.uid:
             self._change(key, old, None)
@@ -57,9 +59,8 @@ class Store(Generic[T]):
         fresh = {key_of(obj): obj for obj in objects}
         for key in self._objects.keys() - fresh.keys():
             self._change(key, self._objects[key], None)
-        for key, obj in fresh.items():
-            if not self._is_current(key, obj):
-                self.upsert(obj)
+        for obj in fresh.values():
+            self.upsert(obj)
 
     def _is_current(self, key: Key, obj: T) -> bool:
         old = self._objects.get(key)

@@ -69,6 +69,9 @@ def seats_slice(known: Knowledge, owner: OwnerReference, seats: int = SEATS) -> 
     return ResourceSlice(
         ObjectMeta(name=f"imex-{known.node}", owner_references=(owner,)),
         ResourceSliceSpec(
-            driver=DRIVER, pool=Pool(known.node, generation=1), node_name=known.node, devices=devices
+            driver=DRIVER,
+            pool=Pool(known.node, generation=1, resource_slice_count=1),
+            node_name=known.node,
+            devices=devices,
         ),
     )

@@ -35,16 +35,19 @@ async def follow_partition(client: Client, situation: Situation) -> NoReturn:
     """Watches the one NVLinkPartition that the hardware names, and another one when it names another."""
     while True:
         name = situation.known.reading.partition
-        watching = asyncio.create_task(_watch(client, situation, name)) if name else None
-        while situation.known.reading.partition == name:
-            await situation.changed.wait()
-        if watching:
+        watching = asyncio.create_task(_watch(client, situation, name))
+        try:
+            while situation.known.reading.partition == name:
+                await situation.changed.wait()
+        finally:
             watching.cancel()
             await asyncio.wait({watching})
         situation.learn(partition=None)
 
 
-async def _watch(client: Client, situation: Situation, name: PartitionId) -> NoReturn:
+async def _watch(client: Client, situation: Situation, name: PartitionId) -> None:
+    if not name:
+        return
     store: Store[NVLinkPartition] = Store()
     store.subscribe(lambda old, new: situation.learn(partition=new))
     await Reflector(client, NVLINK_PARTITIONS, store, selection=Selection(fields=f"metadata.name={name}")).run()

@@ -1,0 +1,1 @@
+"""Real Kubernetes on this machine: a control plane and nodes, without Docker."""

@@ -1,0 +1,170 @@
+"""A real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on loopback.
+
+Everything lies in one directory of the caller's, and nothing but the API server takes a port, so any number
+of control planes run side by side. The API server keeps its port and its data over `kill_apiserver` and
+`start_apiserver`. Every process dies with ours.
+
+What gives 410 Gone, as tried on 1.36:
+
+- `compact` alone gives none: the API server's watch cache still answers for the past.
+- After `compact`, `kill_apiserver`, `start_apiserver` every older resource version is gone: a watch from it
+  answers 200 and then one ERROR event with code 410 (never an HTTP status 410), while a list with
+  `resourceVersionMatch=Exact` or an old `continue` token answers HTTP 410. A plain list at it works.
+- With `--watch-cache=false` in `apiserver_flags`, `compact` alone does the same, with no restart.
+"""
+
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from imex_dra.base.errors import Rejected
+from imex_dra.sandbox.kubernetes import apiserver, identities, kubeconfig
+from imex_dra.sandbox.kubernetes.binaries import find
+from imex_dra.sandbox.kubernetes.certificates import Authority
+from imex_dra.sandbox.kubernetes.etcd import Etcd
+from imex_dra.sandbox.kubernetes.identities import ADMIN, Identities
+from imex_dra.sandbox.kubernetes.kubectl import Kubectl
+from imex_dra.sandbox.kubernetes.ports import ReservedPort
+from imex_dra.sandbox.process import Process
+
+_UNTHROTTLED = ("--kube-api-qps=500", "--kube-api-burst=1000")
+
+
+class ControlPlane:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        users: Mapping[str, Sequence[str]] | None = None,
+        scheduler: bool = True,
+        controller_manager: bool = True,
+        apiserver_flags: Sequence[str] = (),
+        ready_within: float = 60,
+    ) -> None:
+        """`users` maps names to their groups; `apiserver_flags` come last, so that they win."""
+        self.directory = directory
+        self.audit_log = directory / "audit.log"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._port = ReservedPort()
+        self._ready_within = ready_within
+        self.address = f"127.0.0.1:{self._port.number}"
+        self.url = f"https://{self.address}"
+        self.authority = Authority(directory / "pki")
+        self.identities = Identities(directory, url=self.url, authority=self.authority, users=users or {})
+        self._opener = self._direct_opener()
+        self._etcd = Etcd(directory)
+        self._apiserver = self._make("kube-apiserver", *self._apiserver_flags(), *apiserver_flags)
+        self._manager = (
+            self._make("kube-controller-manager", *self._manager_flags()) if controller_manager else None
+        )
+        self._scheduler = (
+            self._make("kube-scheduler", *self._client_flags(identities.SCHEDULER)) if scheduler else None
+        )
+        self.kubectl = Kubectl(self.kubeconfig())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        try:
+            self._etcd.start()
+            self.start_apiserver()
+            self._start_clients()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        for process in (*self._clients(), self._apiserver):
+            process.stop(within=0)
+        self._etcd.stop()
+        self._port.release()
+
+    def kubeconfig(self, user: str = ADMIN) -> Path:
+        return self.identities.with_token(user)
+
+    def service_account(self, namespace: str, name: str, *, node: str | None = None) -> Path:
+        """A kubeconfig with a token from TokenRequest, on request bound to a node as a DaemonSet pod's is."""
+        bound = ["--bound-object-kind=Node", f"--bound-object-name={node}"] if node else []
+        token = self.kubectl("create", "token", name, f"--namespace={namespace}", "--duration=24h", *bound)
+        user = ":".join(["system:serviceaccount", namespace, name, *([node] if node else [])])
+        return self.identities.write(user, kubeconfig.bearer(token.strip()))
+
+    def start_apiserver(self) -> None:
+        self._apiserver.start()
+        self._apiserver.until(self._answers, within=self._ready_within)
+
+    def kill_apiserver(self) -> None:
+        """Without notice; after SIGTERM it would keep its port for up to a minute."""
+        self._apiserver.stop(within=0)
+
+    def compact(self) -> None:
+        """Make etcd forget the past; what that does to a client is said above."""
+        self._etcd.compact()
+
+    def _start_clients(self) -> None:
+        for process in self._clients():
+            process.start()
+        if self._manager:
+            self._manager.until(self._has_service_accounts, within=self._ready_within)
+
+    def _clients(self) -> list[Process]:
+        return [process for process in (self._manager, self._scheduler) if process]
+
+    def _answers(self) -> bool:
+        request = urllib.request.Request(f"{self.url}/readyz")
+        request.add_header("Authorization", f"Bearer {self.identities.token(ADMIN)}")
+        try:
+            with self._opener.open(request, timeout=5):
+                return True
+        except OSError:
+            return False
+
+    def _direct_opener(self) -> urllib.request.OpenerDirector:
+        """One that trusts our authority only and asks no proxy."""
+        trust = ssl.create_default_context(cafile=self.authority.certificate)
+        return urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+
+    def _has_service_accounts(self) -> bool:
+        try:
+            self.kubectl("get", "serviceaccount", "default")
+        except Rejected:
+            return False
+        return True
+
+    def _make(self, program: str, *flags: str) -> Process:
+        log = self.directory / f"{program}.log"
+        return Process(program, [find(program), *flags], log=log, cwd=self.directory)
+
+    def _apiserver_flags(self) -> list[str]:
+        return apiserver.flags(
+            self.directory,
+            port=self._port.number,
+            authority=self.authority,
+            token_file=self.identities.token_file,
+            audit_log=self.audit_log,
+        )
+
+    def _manager_flags(self) -> list[str]:
+        return [
+            *self._client_flags(identities.CONTROLLER_MANAGER),
+            f"--root-ca-file={self.authority.certificate}",
+            f"--service-account-private-key-file={self.directory / 'service-accounts.key'}",
+            "--use-service-account-credentials",
+            *_UNTHROTTLED,
+        ]
+
+    def _client_flags(self, user: str) -> list[str]:
+        return [f"--kubeconfig={self.kubeconfig(user)}", "--leader-elect=false", "--secure-port=0"]

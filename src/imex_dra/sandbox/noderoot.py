@@ -1,0 +1,33 @@
+"""The root directory of a simulated node, made and changed: what the rack model says of the hardware."""
+
+from pathlib import Path
+
+import msgspec
+
+from imex_dra.api.names import CHANNEL_DEVICE_CLASS
+from imex_dra.base.files import write_atomically
+from imex_dra.hardware.simulated import HardwareFile
+
+
+class NodeRoot:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def make(self, hardware: HardwareFile, *, address: str, channel_major: int = 234) -> None:
+        for directory in ("run", "proc", "etc/nvidia-imex", "dev/nvidia-caps-imex-channels"):
+            (self.path / directory).mkdir(parents=True, exist_ok=True)
+        (self.path / "addresses").write_text(f"{address}\n")
+        (self.path / "hosts").touch()
+        self.load_driver(channel_major)
+        self.write_hardware(hardware)
+
+    def hardware(self) -> HardwareFile:
+        return msgspec.json.decode((self.path / "hardware.json").read_bytes(), type=HardwareFile)
+
+    def write_hardware(self, hardware: HardwareFile) -> None:
+        write_atomically(self.path / "hardware.json", msgspec.json.encode(hardware))
+
+    def load_driver(self, channel_major: int) -> None:
+        """The kernel gives another major at each load."""
+        characters = f"Character devices:\n  1 mem\n{channel_major} {CHANNEL_DEVICE_CLASS}\n"
+        write_atomically(self.path / "proc/devices", f"{characters}\nBlock devices:\n  7 loop\n".encode())
