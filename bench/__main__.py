@@ -1,0 +1,61 @@
+"""`python -m bench [NAME...]`: run all benchmarks, or those of a theme, or single ones."""
+
+import os
+import sys
+import traceback
+
+import click
+
+from bench import report
+from bench.catalogue import Benchmark, catalogue, choose
+from bench.line import Line, Verdict
+from bench.machine import this_machine
+from imex_dra.base.errors import Misconfigured
+from imex_dra.sandbox.kubernetes.progress import Progress
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[THEME|THEME.BENCHMARK]...")
+def main(names: tuple[str, ...]) -> None:
+    """Measure, each figure beside its yardstick; write bench/results.json and docs/benchmarks.md."""
+    known = catalogue()
+    try:
+        chosen = choose(known, names)
+    except Misconfigured as error:
+        raise click.UsageError(str(error)) from error
+    load, _, _ = os.getloadavg()
+    figures = {name: lines for name, benchmark in chosen.items() if (lines := _run(name, benchmark))}
+    if figures:
+        report.record(this_machine(), load, figures, known)
+        click.echo(report.table(figures))
+    _name_the_red(figures)
+    sys.exit(figures.keys() != chosen.keys())
+
+
+def _run(name: str, benchmark: Benchmark) -> list[Line]:
+    """One that fails is named, and the others still run."""
+    progress = Progress(name)
+    progress.show("started")
+    try:
+        lines = list(benchmark(progress))
+    except Misconfigured as error:
+        progress.finish(f"left out: {error}")
+        return []
+    except Exception:
+        progress.finish("failed")
+        traceback.print_exc()
+        return []
+    progress.finish("done")
+    return lines
+
+
+def _name_the_red(figures: dict[str, list[Line]]) -> None:
+    for lines in figures.values():
+        for line in lines:
+            if line.verdict is Verdict.RED:
+                over = f"{report.number(line.value)} {line.unit}, budget {report.number(line.budget or 0)}"
+                click.secho(f"over budget: {line.name}: {over}", fg="red", err=True)
+
+
+if __name__ == "__main__":
+    main()
