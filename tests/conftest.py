@@ -1,6 +1,7 @@
 """What all tests share: the real control plane, and an honest account of what could not run."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,8 @@ CRDS = Path(__file__).parent.parent / "deploy" / "crds"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(NodeAccount(), "nodes")
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(LeftOut(), "left-out")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -35,14 +38,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    skipped = terminalreporter.stats.get("skipped", [])
-    reasons: dict[str, int] = {}
-    for report in skipped:
-        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        reasons[reason] = reasons.get(reason, 0) + 1
-    for reason, count in reasons.items():
-        terminalreporter.write_line(f"LEFT OUT: {count} tests. {reason.removeprefix('Skipped: ')}", yellow=True)
+class LeftOut:
+    """What was skipped and why, in the very last lines, where nobody can miss it."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, int] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+            self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+    def pytest_unconfigure(self) -> None:
+        for reason, count in self.reasons.items():
+            sys.stdout.write(f"LEFT OUT: {count} tests: {reason}\n")
 
 
 @pytest.fixture(scope="session")

@@ -141,5 +141,5 @@ def test_a_partitions_node_map_is_immutable(control_plane: ControlPlane) -> None
     control_plane.kubectl.apply(body)
     with pytest.raises(Rejected, match="node map of a partition can't change"):
         control_plane.kubectl("patch", "nvlinkpartition", name, "--type=merge", '-p={"spec":{"slots":18}}')
-    with pytest.raises(Rejected, match="spec.nameFormat"):
+    with pytest.raises(Rejected, match=r"spec\.nameFormat"):
         control_plane.kubectl.apply({**body, "metadata": {"name": "x.1"}, "spec": {**spec, "nameFormat": "bad"}})

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View
+from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View, shown
 
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 MAX_LISTED_NODES = 512
@@ -79,7 +79,7 @@ class DomainNode(View, frozen=True, gc=False):
         name="cliqueID"
     )
     index: Annotated[int, Meta(description="Its slot in the IMEX domain; -1 without NVLink fabric.")] = -1
-    status: Annotated[Readiness, Meta(extra_json_schema={"default": "NotReady"})] = Readiness.NOT_READY
+    status: Annotated[Readiness, Meta(extra_json_schema={"default": "NotReady"})] = shown(Readiness.NOT_READY)
 
 
 class DomainPartition(View, frozen=True, gc=False):
@@ -102,7 +102,7 @@ class ComputeDomainStatus(View, frozen=True):
             description="Ready: every node that holds a claim can serve it.",
             extra_json_schema={"default": "NotReady"},
         ),
-    ] = Readiness.NOT_READY
+    ] = shown(Readiness.NOT_READY)
     nodes: Annotated[
         tuple[DomainNode, ...],
         Meta(

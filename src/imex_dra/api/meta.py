@@ -8,11 +8,19 @@ back as it is; writes are patches (`kube.patch`), so that fields we don't know s
 from dataclasses import dataclass
 from typing import Annotated, Generic, Protocol, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 
 class View(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Base of every API type: immutable, camelCase on the wire, defaults left out."""
+
+
+V = TypeVar("V")
+
+
+def shown(value: V) -> V:
+    """A default that is written all the same, because people should see it and columns print it."""
+    return field(default_factory=lambda: value)
 
 
 class OwnerReference(View, frozen=True, gc=False):

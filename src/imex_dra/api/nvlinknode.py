@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from imex_dra.api.meta import ObjectMeta, Resource, View
+from imex_dra.api.meta import ObjectMeta, Resource, View, shown
 
 
 class FabricState(StrEnum):
@@ -46,7 +46,7 @@ class Fabric(View, frozen=True, gc=False):
     state: Annotated[
         FabricState,
         Meta(description="none: proven to have no multi-node NVLink. pending: not known yet."),
-    ] = FabricState.PENDING
+    ] = shown(FabricState.PENDING)
     reason: Annotated[str, Meta(description="One sentence on why it is not ok.")] = ""
 
 
@@ -54,16 +54,16 @@ class Isolation(View, frozen=True, gc=False):
     state: Annotated[
         IsolationState,
         Meta(description="open: something else on the node hands out channels behind the driver's back."),
-    ] = IsolationState.ENFORCED
+    ] = shown(IsolationState.ENFORCED)
     reason: str = ""
 
 
 class NVLinkNodeStatus(View, frozen=True):
-    fabric: Fabric = Fabric()
+    fabric: Fabric = shown(Fabric())
     partition: Annotated[str, Meta(description="The NVLinkPartition that the hardware names.")] = ""
     address: Annotated[str, Meta(description="Where the node's IMEX daemon listens.")] = ""
     slot: Annotated[int, Meta(ge=-1, description="The slot as the running daemon reports it; -1: none.")] = -1
-    imex_state: Annotated[ImexState, Meta(description="As nvidia-imex-ctl says.")] = ImexState.UNAVAILABLE
+    imex_state: Annotated[ImexState, Meta(description="As nvidia-imex-ctl says.")] = shown(ImexState.UNAVAILABLE)
     connected: Annotated[
         tuple[int, ...],
         Meta(
@@ -84,8 +84,8 @@ class NVLinkNodeStatus(View, frozen=True):
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()
-    isolation: Isolation = Isolation()
-    managed_by: ManagedBy = ManagedBy.DRIVER
+    isolation: Isolation = shown(Isolation())
+    managed_by: ManagedBy = shown(ManagedBy.DRIVER)
     problem: Annotated[str, Meta(description="One sentence on what keeps the node from serving.")] = ""
 
 

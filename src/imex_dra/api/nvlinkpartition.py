@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View
+from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View, shown
 
 
 class MemberState(StrEnum):
@@ -74,7 +74,7 @@ class ChannelAssignment(View, frozen=True, gc=False):
 class PartitionSummary(View, frozen=True, gc=False):
     nodes: str = ""
     channels: str = ""
-    state: PartitionState = PartitionState.DOWN
+    state: PartitionState = shown(PartitionState.DOWN)
 
 
 class NVLinkPartitionStatus(View, frozen=True):
@@ -91,7 +91,7 @@ class NVLinkPartitionStatus(View, frozen=True):
         tuple[Condition, ...],
         Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = ()
-    summary: PartitionSummary = PartitionSummary()
+    summary: PartitionSummary = shown(PartitionSummary())
 
 
 class NVLinkPartition(View, frozen=True):

@@ -2,7 +2,8 @@
 
 A member leaves only on positive evidence: its Node is gone, or its card names another partition. Silence
 (no card, a fabric that is not up) is no evidence: state Unknown, slot and address kept. A slot is used again
-only after every live member runs with a list that lacks its last owner.
+only after every other member said that it runs with a list that lacks its last owner; one that is silent may
+well run with the old list.
 """
 
 from collections.abc import Mapping, Set
@@ -64,8 +65,8 @@ def _updated(
 def _has_left(member: Member, members: list[Member], cards: Mapping[str, NVLinkNode]) -> bool:
     if member.state is not MemberState.LEAVING:
         return False
-    live = (m for m in members if m.state not in (MemberState.LEAVING, MemberState.UNKNOWN))
-    return all(cards[m.node].status.applied_generation >= member.left_generation for m in live)
+    staying = (cards.get(m.node) for m in members if m.state is not MemberState.LEAVING)
+    return all(card and card.status.applied_generation >= member.left_generation for card in staying)
 
 
 def _newcomers(

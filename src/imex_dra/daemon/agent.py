@@ -77,6 +77,8 @@ class Agent:
                 self._take(membership)
         except ImexError as error:
             log.warning("the node program sent something strange", error=str(error))
+        except asyncio.CancelledError:
+            log.debug("the agent stops while the node program listens")
         finally:
             self._listeners.discard(writer)
             writer.close()

@@ -26,6 +26,9 @@ SERVICE = "v1.DRAPlugin"
 _WIRE_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 _LONGEST_SOCKET_PATH = 107
 
+LINGER = 2.0
+"""The kubelet looks once a second whether a plugin's registration is gone; until then it still calls."""
+
 
 class ClaimId(NamedTuple):
     namespace: str
@@ -69,8 +72,8 @@ def sockets(kubelet: Path, instance: str) -> Sockets:
 
 
 @asynccontextmanager
-async def serving(driver: Driver, paths: Sockets) -> AsyncIterator[None]:
-    """The service first, so that nobody is sent to a socket that is not there yet."""
+async def serving(driver: Driver, paths: Sockets, *, linger: float = LINGER) -> AsyncIterator[None]:
+    """The service comes first and goes last, so that nobody is sent to a socket that is not there."""
     service = await _server(paths.service, _dra_handler(driver))
     registration = await _server(paths.registration, _registration_handler(paths.service))
     try:
@@ -78,6 +81,7 @@ async def serving(driver: Driver, paths: Sockets) -> AsyncIterator[None]:
     finally:
         await registration.stop(grace=0)
         paths.registration.unlink(missing_ok=True)
+        await asyncio.sleep(linger)
         await service.stop(grace=1)
         paths.service.unlink(missing_ok=True)
 

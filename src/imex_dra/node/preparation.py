@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import structlog
 from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
@@ -29,6 +30,8 @@ from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
 from imex_dra.node.ledger import Ledger
 from imex_dra.node.readiness import Knowledge, Obstacle
 from imex_dra.node.situation import Situation
+
+log = structlog.get_logger()
 
 R = TypeVar("R")
 
@@ -55,13 +58,16 @@ class Preparation:
             await asyncio.to_thread(self._ledger.mend, held)
             return _devices(held)
         wish = await self._read(claim)
+        log.info("preparing", claim=str(claim), domain=wish.domain_uid)
         grant = await self._grant(wish, checkpoint)
         prepared = _prepared(wish, grant, self._situation.known)
         await asyncio.to_thread(self._ledger.enter, prepared, checkpoint.calls)
+        log.info("prepared", claim=str(claim), channel=prepared.channel)
         return _devices(prepared)
 
     async def unprepare(self, claim: ClaimId) -> None:
         await asyncio.to_thread(self._ledger.strike, claim.uid)
+        log.info("unprepared", claim=str(claim))
 
     async def _read(self, claim_id: ClaimId) -> Wish:
         try:

@@ -1,7 +1,8 @@
 """Keeps the node's slice equal to what the node can serve.
 
 The kubelet deletes slices at its start and when a plugin is gone for a while; a watch on our own shows it, and
-the slice is made again.
+the slice is made again. A slice that is there when we start is one that another instance of us offered: it is
+withdrawn only as an offer of our own would be.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from imex_dra.kube.patch import patch_changes
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
 from imex_dra.node.readiness import Knowledge
-from imex_dra.node.seats import Seating, next_seating, seats_slice
+from imex_dra.node.seats import Offer, Seating, next_seating, seats_slice
 from imex_dra.node.situation import Situation
 
 log = structlog.get_logger()
@@ -51,6 +52,8 @@ class SlicePublisher:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reflector.run())
             await self._reflector.synced.wait()
+            if len(self._store):
+                self._seating = Seating(Offer.OFFERED)
             group.create_task(self._publish())
 
     async def _publish(self) -> NoReturn:

@@ -21,11 +21,12 @@ def controller(kubeconfig: Path, log: Path, *flags: str) -> Process:
 class NodeDriver:
     """`imex node` and `imex daemon` on one node, with simulated hardware and soft IMEX below them."""
 
-    def __init__(self, node: Node, *, kubeconfig: Path, fabric: Path) -> None:
+    def __init__(self, node: Node, *, kubeconfig: Path, fabric: Path, flags: Sequence[str] = ()) -> None:
         self.node = node
         self.root = NodeRoot(node.root)
         self._kubeconfig = kubeconfig
         self._fabric = fabric
+        self._flags = flags
         self.program = self.node_program()
         self.daemon = node.machine.process("imex-daemon", *self._daemon_command())
 
@@ -39,9 +40,9 @@ class NodeDriver:
         for process in (self.program, self.daemon):
             process.stop()
 
-    def node_program(self, name: str = "imex-node", *flags: str) -> Process:
+    def node_program(self, name: str = "imex-node") -> Process:
         """Another one may run beside the first, as during an update."""
-        return self.node.machine.process(name, *self._node_command(), *flags)
+        return self.node.machine.process(name, *self._node_command(), *self._flags)
 
     def _node_command(self) -> Sequence[str]:
         return [

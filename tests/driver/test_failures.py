@@ -1,0 +1,108 @@
+"""Each failure says why in the pod's event: at once where no wait can help, else when it must."""
+
+import uuid
+
+import pytest
+
+from imex_dra.api.nvlinknode import Fabric, FabricState
+from tests.driver.site import DEADLINE, RACK_A, Site, Team, changed, healthy
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(180)]
+
+AT_ONCE = DEADLINE - 1
+LIMIT = 45.0
+CONFIG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig"}
+
+
+def test_no_such_domain(team: Team) -> None:
+    uid = str(uuid.uuid4())
+    team.claim("orphan", {**CONFIG, "domainID": uid})
+    team.pod("p", "a0", claim="orphan")
+    message, took = team.failure("p")
+    assert f"claim {team.name}/orphan asks for ComputeDomain {uid}, but namespace {team.name} has none" in message
+    assert took < AT_ONCE
+
+
+def test_a_domain_of_another_namespace(site: Site, team: Team) -> None:
+    owner = site.namespace()
+    uid = owner.domain("private")
+    owner.pod("insider", "a0", template="private")
+    owner.until_running("insider")
+    team.claim("thief", {**CONFIG, "domainID": uid})
+    team.pod("p", "a0", claim="thief")
+    message, took = team.failure("p")
+    assert f"claim {team.name}/thief asks for ComputeDomain {uid}, which is in another namespace" in message
+    assert took < AT_ONCE
+    owner.delete("pods,resourceclaims,computedomains", "--all")
+
+
+def test_an_unknown_field_in_the_configuration(team: Team) -> None:
+    uid = team.domain("typo")
+    team.claim("misspelt", {**CONFIG, "domainID": uid, "alocationMode": "All"})
+    team.pod("p", "a0", claim="misspelt")
+    message, took = team.failure("p")
+    assert "unknown field `alocationMode`" in message
+    assert f"claim {team.name}/misspelt" in message
+    assert took < AT_ONCE
+
+
+def test_all_channels_are_refused_until_an_administrator_allows_them(site: Site, team: Team) -> None:
+    uid = team.domain("all", channel={"resourceClaimTemplate": {"name": "all"}, "allocationMode": "All"})
+    site.until(lambda: team.condition("all", "Accepted").get("status") == "False")
+    team.pod("p", "a1", template="all")
+    message, took = team.failure("p")
+    assert f"ComputeDomain {team.name}/all asks for allocationMode All" in message
+    assert took < AT_ONCE
+    site.kubectl("label", "namespace", team.name, "imex-dra.io/all-channels=allowed")
+    site.until(lambda: site.channel_of(uid) is not None)
+    team.kubectl("annotate", "pod", "p", "try=again")
+    team.until_running("p")
+    assert len(team.channels_inside("p")) == 2048
+
+
+def test_no_controller(site: Site, team: Team) -> None:
+    team.domain("waiting")
+    site.controller.stop()
+    team.pod("p", "a0", template="waiting")
+    message, took = team.failure("p")
+    assert f"ComputeDomain {team.name}/waiting has no channel in NVLink partition {RACK_A} yet" in message
+    assert "kubectl -n imex-dra get lease imex-controller" in message
+    assert DEADLINE - 1 < took < LIMIT
+    site.controller.start()
+    team.kubectl("annotate", "pod", "p", "try=again")
+    team.until_running("p")
+
+
+def test_a_daemon_that_is_not_ready(site: Site, team: Team) -> None:
+    team.domain("stuck")
+    daemon = site.drivers["a1"].daemon
+    with site.without_kubelet("a1"):
+        team.pod("p", "a1", template="stuck")
+        site.until(lambda: bool(team.get("pod", "p")["spec"].get("nodeName")))
+        daemon.stop()
+    message, _ = team.failure("p")
+    assert "the IMEX daemon of node a1 is UNAVAILABLE, not READY" in message
+    assert "delete the pod to reschedule it" in message
+    daemon.start()
+    site.until_seats("a1")
+    team.kubectl("annotate", "pod", "p", "try=again")
+    team.until_running("p")
+
+
+def test_a_broken_fabric(site: Site, team: Team) -> None:
+    team.domain("broken")
+    root = site.drivers["a1"].root
+    with site.without_kubelet("a1"):
+        team.pod("p", "a1", template="broken")
+        site.until(lambda: bool(team.get("pod", "p")["spec"].get("nodeName")))
+        root.write_hardware(
+            changed(healthy("a1"), fabric=Fabric(FabricState.BROKEN, "GPU 2 reports route unhealthy"))
+        )
+        site.until(lambda: site.kubectl.get("nvlinknode", "a1")["status"]["fabric"]["state"] == "broken")
+    message, _ = team.failure("p")
+    assert "the NVLink fabric of node a1 is broken: GPU 2 reports route unhealthy" in message
+    assert "after waiting" not in message
+    root.write_hardware(healthy("a1"))
+    site.until_seats("a1")
+    team.kubectl("annotate", "pod", "p", "try=again")
+    team.until_running("p")

@@ -1,0 +1,144 @@
+"""Whatever is killed, whenever: nothing leaks, nothing sticks, membership is untouched."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.driver.site import RACK_A, Site, Team, restart
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(autouse=True)
+def membership_is_untouched(site: Site, team: Team) -> Iterator[None]:
+    before = site.members(), site.partition()["status"]["generation"]
+    yield
+    site.until(lambda: site.partition()["status"]["summary"]["state"] == "UP")
+    assert (site.members(), site.partition()["status"]["generation"]) == before
+
+
+def test_a_restarted_kubelet_finds_seats_and_claims_again(site: Site, team: Team) -> None:
+    team.domain("train")
+    team.pod("before", "a0", template="train")
+    team.until_running("before")
+    held = site.prepared("a0")
+    with site.without_kubelet("a0"):
+        pass
+    site.until_seats("a0")
+    team.pod("after", "a0", template="train")
+    team.until_running("before", "after")
+    assert held < site.prepared("a0")
+    assert team.channels_inside("before") == team.channels_inside("after")
+
+
+def test_a_plugin_killed_during_a_prepare(site: Site, team: Team) -> None:
+    uid = team.domain("train")
+    site.controller.stop()
+    team.pod("p", "a0", template="train")
+    claim = waiting_claim(site, team)
+    registrations = site.registrations("a0")
+    restart(site.drivers["a0"].program)
+    assert claim not in site.prepared("a0")
+    site.controller.start()
+    site.until(lambda: site.channel_of(uid) is not None)
+    site.until(lambda: site.registrations("a0") > registrations)
+    team.kubectl("annotate", "pod", "p", "try=again")
+    team.until_running("p", within=120)
+    assert team.channels_inside("p") == [f"channel{site.channel_of(uid)}"]
+
+
+def waiting_claim(site: Site, team: Team) -> str:
+    """The kubelet has asked for it, and the prepare waits."""
+    site.until(lambda: bool(allocated(team)))
+    log = site.root / "a0/imex-node.log"
+    site.until(lambda: "preparing" in log.read_text().rpartition("registered")[2])
+    return allocated(team)[0]
+
+
+def allocated(team: Team) -> list[str]:
+    claims = team.get("resourceclaims")["items"]
+    return [claim["metadata"]["uid"] for claim in claims if claim.get("status", {}).get("allocation")]
+
+
+def test_a_plugin_updated_by_a_second_one_beside_it(site: Site, team: Team) -> None:
+    team.domain("train")
+    team.pod("old", "a0", template="train")
+    team.until_running("old")
+    driver = site.drivers["a0"]
+    slice_uid = the_slice(site, "a0")
+    registrations = site.registrations("a0")
+    second = driver.node_program("imex-node-second")
+    second.start()
+    site.until(lambda: site.registrations("a0") > registrations)
+    team.pod("both", "a0", template="train")
+    team.until_running("both")
+    driver.program.stop()
+    team.pod("new", "a0", template="train")
+    team.until_running("new")
+    team.delete("pod", "old", "both", "new")
+    site.until_nothing_prepared()
+    driver.program.start()
+    site.until(lambda: site.registrations("a0") > registrations + 1)
+    second.stop()
+    assert the_slice(site, "a0") == slice_uid
+
+
+def the_slice(site: Site, node: str) -> str:
+    slices = site.kubectl.get("resourceslices")["items"]
+    (uid,) = [s["metadata"]["uid"] for s in slices if s["spec"]["nodeName"] == node]
+    return str(uid)
+
+
+def test_a_force_deleted_pod(site: Site, team: Team) -> None:
+    team.domain("train")
+    team.pod("p", "a0", template="train")
+    team.until_running("p")
+    team.kubectl("delete", "pod", "p", "--force", "--grace-period=0")
+    site.until_nothing_prepared()
+
+
+def test_claim_and_domain_gone_before_unprepare(site: Site, team: Team) -> None:
+    uid = team.domain("train")
+    team.pod("p", "a0", template="train")
+    team.until_running("p")
+    with site.without_kubelet("a0"):
+        team.kubectl("delete", "computedomain", "train", "--wait=false")
+        team.kubectl("annotate", "computedomain", "train", "imex-dra.io/release=now")
+        team.kubectl("delete", "pod", "p", "--force", "--grace-period=0")
+        for claim in team.get("resourceclaims")["items"]:
+            name = claim["metadata"]["name"]
+            team.kubectl("patch", "resourceclaim", name, "--type=merge", '-p={"metadata":{"finalizers":null}}')
+        team.kubectl("delete", "resourceclaims", "--all", "--timeout=30s")
+        site.until(lambda: not team.exists("computedomain", "train"))
+        assert site.channel_of(uid) is None
+        assert len(site.prepared("a0")) == 1
+    site.until_nothing_prepared()
+
+
+def test_a_controller_killed_between_assignment_and_status(site: Site, team: Team) -> None:
+    uid = team.domain("train")
+    site.until(lambda: team.condition("train", "Ready") != {})
+    team.pod("p", "a0", template="train")
+    site.until(lambda: site.channel_of(uid) is not None)
+    site.controller.kill()
+    assert site.controller.ended(within=10)
+    assert "partitions" not in team.get("computedomain", "train")["status"]
+    channel = site.channel_of(uid)
+    team.until_running("p")
+    site.controller.start()
+    site.until(lambda: bool(team.get("computedomain", "train")["status"].get("partitions")), within=40)
+    (held,) = team.get("computedomain", "train")["status"]["partitions"]
+    assert (held["name"], held["channel"]) == (RACK_A, channel)
+    assert site.channel_of(uid) == channel
+
+
+def test_an_imex_daemon_killed_and_back(site: Site, team: Team) -> None:
+    team.domain("train")
+    team.pod("p", "a0", template="train")
+    team.until_running("p")
+    lock = site.drivers["a0"].node.root / "run/imex.lock"
+    killed = lock.read_text()
+    site.drivers["a0"].node.machine.run("kill", "-9", killed.strip())
+    site.until(lambda: lock.read_text() not in ("", killed))
+    site.until(lambda: site.kubectl.get("nvlinknode", "a0")["status"]["imexState"] == "READY")
+    site.until(lambda: team.condition("train", "Ready").get("status") == "True")
