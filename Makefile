@@ -16,7 +16,7 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help env test test-kube test-clean kube bench lint format generate pins clean
+.PHONY: help env test test-kube test-clean kube bench bench-kube lint format generate pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
@@ -58,7 +58,10 @@ test-kube: kube ## the tests on real kubelets with containerd
 	@pytest -m node $(ARGS)
 
 bench: kube ## measure, each figure beside its yardstick; writes docs/benchmarks.md
-	@python -m bench $(ARGS)
+	@python -m bench $(or $(ARGS),cache reconcile softimex watch)
+
+bench-kube: kube ## the same on real kubelets: what a channel costs a pod, the API server, memory
+	@python -m bench kubelet
 
 test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 	@tests/clean-run

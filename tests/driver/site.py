@@ -148,23 +148,26 @@ class Team:
         return uid
 
     def pod(self, name: str, node: str, *, template: str = "", claim: str = "", extra: Sequence[str] = ()) -> None:
+        self.site.kubectl.apply(self.manifest(name, node, template=template, claim=claim, extra=extra))
+
+    def manifest(
+        self, name: str, node: str, *, template: str = "", claim: str = "", extra: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """A pod whose container `main` has the claim; `extra` containers have not."""
         source = {"resourceClaimTemplateName": template} if template else {"resourceClaimName": claim}
         idle = {"image": images.BUSYBOX, "command": ["sleep", "10000"]}
         main = {"name": "main", **idle, "resources": {"claims": [{"name": "channel"}]}}
-        self.site.kubectl.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": name, "namespace": self.name},
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "nodeSelector": {"kubernetes.io/hostname": node},
-                    "resourceClaims": [{"name": "channel", **source}],
-                    "containers": [main, *({"name": other, **idle} for other in extra)],
-                },
-            }
-        )
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.name},
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "nodeSelector": {"kubernetes.io/hostname": node},
+                "resourceClaims": [{"name": "channel", **source}],
+                "containers": [main, *({"name": other, **idle} for other in extra)],
+            },
+        }
 
     def claim(self, name: str, parameters: dict[str, Any]) -> None:
         """A claim made by hand, with whatever configuration."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from imex_dra.api.names import CDI_CLASS, CDI_VENDOR
-from imex_dra.base.files import remove, write_atomically
+from imex_dra.base.files import write_atomically
 from imex_dra.cdi.spec import KIND, VERSION, ContainerEdits, Device, Spec
 
 _PREFIX = f"{CDI_VENDOR}-{CDI_CLASS}_"
@@ -21,8 +21,7 @@ class Directory:
         write_atomically(self._file(claim_uid), spec.encode())
 
     def remove(self, claim_uid: str) -> None:
-        if self._path.is_dir():
-            remove(self._file(claim_uid))
+        self._file(claim_uid).unlink(missing_ok=True)
 
     def read(self, claim_uid: str) -> Spec | None:
         """None if there is none, or none that can be understood: it is then written anew."""

@@ -33,6 +33,8 @@ from imex_dra.kube.conditions import with_condition
 from imex_dra.kube.events import EventRecorder
 from imex_dra.kube.patch import patch_changes
 
+_NAME_EVERY = 5.0
+
 
 class Domains:
     def __init__(self, client: Client, observed: Observed, events: EventRecorder, clock: Clock) -> None:
@@ -40,15 +42,16 @@ class Domains:
         self._observed = observed
         self._events = events
         self._clock = clock
+        self._named_at: dict[str, float] = {}
 
-    async def reconcile(self, key: Key) -> None:
+    async def reconcile(self, key: Key) -> float | None:
         domain = self._observed.domains.get(key)
         if domain is None:
-            return
+            return None
         if is_deleting(domain):
-            await self._let_go(domain)
-        else:
-            await self._serve(domain)
+            return await self._let_go(domain)
+        await self._serve(domain)
+        return None
 
     async def _serve(self, domain: ComputeDomain) -> None:
         domain = await self._with_finalizer(domain)
@@ -59,16 +62,28 @@ class Domains:
             status = self._not_ready(domain, status, Reason.TEMPLATE_TAKEN, taken)
         await self._write(domain, status)
 
-    async def _let_go(self, domain: ComputeDomain) -> None:
+    async def _let_go(self, domain: ComputeDomain) -> float | None:
         if DOMAIN_FINALIZER not in domain.metadata.finalizers:
-            return
+            return None
         await self._remove_template(domain)
         claims = self._observed.allocated_claims(domain)
         if claims and domain.metadata.annotations.get(RELEASE_ANNOTATION) != RELEASE_NOW:
-            await self._write(domain, self._waiting(domain, claims))
-        elif not self._holds_channel(domain):
+            return await self._name_the_pods(domain, claims)
+        if not self._holds_channel(domain):
+            self._named_at.pop(domain.metadata.uid, None)
             kept = tuple(name for name in domain.metadata.finalizers if name != DOMAIN_FINALIZER)
             await self._patch_finalizers(domain, kept)
+        return None
+
+    async def _name_the_pods(self, domain: ComputeDomain, claims: list[ResourceClaim]) -> float | None:
+        """At once, and then now and then: a job that ends pod by pod must not cost a write for each."""
+        now, uid = self._clock.monotonic(), domain.metadata.uid
+        remaining = self._named_at.get(uid, now - _NAME_EVERY) + _NAME_EVERY - now
+        if remaining > 0:
+            return remaining
+        await self._write(domain, self._waiting(domain, claims))
+        self._named_at[uid] = now
+        return None
 
     async def _with_finalizer(self, domain: ComputeDomain) -> ComputeDomain:
         finalizers = domain.metadata.finalizers

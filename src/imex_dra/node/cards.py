@@ -31,6 +31,8 @@ class CardPublisher:
         self._ledger = ledger
         self._address = address
         self._backoff = Backoff(0.2, 10.0)
+        self._written: NVLinkNode | None = None
+        """The card as we last saw it; read again when a write failed, and now and then."""
 
     async def run(self) -> NoReturn:
         failures = 0
@@ -46,16 +48,19 @@ class CardPublisher:
                 if not isinstance(error, Conflict):
                     log.warning("the node's card can't be written", error=str(error), retry_in=pause)
             await first_of(changed, timeout=pause)
+            if not changed.is_set():
+                self._written = None
 
     async def _write(self) -> None:
-        card = await self._card()
+        card = self._written or await self._read()
+        self._written = None
         checkpoint = await asyncio.to_thread(self._ledger.read)
         status = card_status(self._situation.known, self._address, checkpoint, card.status)
-        await patch_changes(
+        self._written = await patch_changes(
             self._client, NVLINK_NODES, card, structs.replace(card, status=status), subresource="status"
         )
 
-    async def _card(self) -> NVLinkNode:
+    async def _read(self) -> NVLinkNode:
         name = self._situation.known.node
         try:
             return await self._client.get(NVLINK_NODES, Key("", name))
