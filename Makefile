@@ -49,13 +49,13 @@ generate: env ## write the CRDs and gRPC stubs anew from their sources
 	@python -m tools.generate
 
 test: lint ## lints and all tests that need no kubelet; uses real Kubernetes where it is built
-	@pytest -n 2 --dist loadgroup -m "not node" $(ARGS)
+	@pytest -n 2 -m "not node" $(ARGS)
 
 kube: env ## build the real Kubernetes that the tests run against (about eight minutes, once)
 	@python -m imex_dra.sandbox.kubernetes.build
 
-test-kube: kube ## the tests on real kubelets with containerd
-	@pytest -m node $(ARGS)
+test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
+	@pytest -n 2 -m "kube or node" $(ARGS)
 
 bench: kube ## measure, each figure beside its yardstick; writes docs/benchmarks.md
 	@python -m bench $(or $(ARGS),cache reconcile softimex watch)

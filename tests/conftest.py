@@ -4,10 +4,12 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 from imex_dra.sandbox.kubernetes import binaries
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
@@ -36,6 +38,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("kube"):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByHome(config, log)
+
+
+class ByHome(LoadScopeScheduling):
+    """Tests of a file share its fixtures, so they share a worker; those on our driver's site share one site.
+
+    (xdist's own way, `--dist loadgroup`, has no effect with pytest 9.2.)
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "tests/driver" if file.startswith("tests/driver/") else file
 
 
 class LeftOut:

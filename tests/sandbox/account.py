@@ -7,6 +7,9 @@ import pytest
 
 from imex_dra.sandbox.kubernetes import probes
 
+_MARK = ("a test on a real node", True)
+"""Travels with a report, from a worker of xdist too; its keywords would also match a folder called node."""
+
 
 class NodeAccount:
     def __init__(self) -> None:
@@ -18,12 +21,14 @@ class NodeAccount:
         """Last, so that what is deselected asks nothing of the machine."""
         ours = [item for item in items if item.get_closest_marker("node")]
         self.asked = bool(ours)
+        for item in ours:
+            item.user_properties.append(_MARK)
         for obstacle in probes.obstacles()[:1] if ours else []:
             for item in ours:
                 item.add_marker(pytest.mark.skip(reason=f"no real node here: {_reason(obstacle)}"))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if "node" in report.keywords:
+        if _MARK in report.user_properties:
             self.asked = True
             self.ran += report.when == "call" and report.outcome == "passed"
 

@@ -13,7 +13,7 @@ from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.kubernetes.kubectl import Kubectl
 from tests.sandbox.waiting import eventually
 
-pytestmark = [pytest.mark.kube, pytest.mark.xdist_group("controlplane")]
+pytestmark = pytest.mark.kube
 
 DEPLOYMENT = {
     "apiVersion": "apps/v1",

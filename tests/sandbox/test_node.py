@@ -19,7 +19,7 @@ from imex_dra.sandbox.kubernetes.node import Node
 from tests.sandbox.plugin import Plugin
 from tests.sandbox.waiting import eventually
 
-pytestmark = [pytest.mark.node, pytest.mark.xdist_group("node")]
+pytestmark = pytest.mark.node
 
 DRIVER = "test.imex-dra.io"
 CHANNEL = "/dev/nvidia-caps-imex-channels/channel7"
