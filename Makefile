@@ -16,7 +16,7 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help env test test-kube test-clean kube bench bench-kube lint format generate pins clean
+.PHONY: help env test test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
@@ -63,14 +63,22 @@ bench: kube ## measure, each figure beside its yardstick; writes docs/benchmarks
 bench-kube: kube ## the same on real kubelets: what a channel costs a pod, the API server, memory
 	@python -m bench kubelet
 
+SECONDS_EACH ?= 60
+
+fuzz: env ## throw malformed bytes at each of the soft IMEX daemon's doors, SECONDS_EACH=60
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/fuzz.txt
+	@for door in peer outgoing command client; do python -m tests.fuzz $$door -max_total_time=$(SECONDS_EACH); done
+
 test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 	@tests/clean-run
 
+COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+  --no-emit-index-url --no-emit-find-links --no-header --no-annotate
+
 pins: ## write the requirement files anew (after a change of dependencies)
-	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-	  --python-version 3.11 pyproject.toml --group dev -o requirements/dev.txt
-	@$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
-	  --python-version 3.11 --group go -o requirements/go.txt
+	@$(COMPILE) pyproject.toml --group dev -o requirements/dev.txt
+	@$(COMPILE) --group go -o requirements/go.txt
+	@$(COMPILE) --group fuzz -o requirements/fuzz.txt
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

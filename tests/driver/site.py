@@ -13,8 +13,8 @@ import msgspec
 from imex_dra.api.names import DRIVER
 from imex_dra.api.nvlinknode import Fabric, FabricState
 from imex_dra.base.errors import Rejected
-from imex_dra.hardware.simulated import HardwareFile
-from imex_dra.sandbox.kubernetes import driver, images
+from imex_dra.hardware.simulated import HardwareFile, SimulatedGpu
+from imex_dra.sandbox.kubernetes import driver, images, pythonimage
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.kubernetes.driver import NodeDriver
 from imex_dra.sandbox.kubernetes.network import Network
@@ -117,7 +117,13 @@ class Site:
 
 
 def healthy(name: str) -> HardwareFile:
-    return HardwareFile(Fabric(FabricState.OK), PARTITIONS[name], "580.95.05", 2048, f"boot-of-{name}")
+    return HardwareFile(
+        fabric=Fabric(FabricState.OK),
+        partition=PARTITIONS[name],
+        driver_version="580.95.05",
+        boot_id=f"boot-of-{name}",
+        gpus=tuple(SimulatedGpu(f"GPU-{name}-{number}", "GB200") for number in range(4)),
+    )
 
 
 class Team:
@@ -147,15 +153,22 @@ class Team:
         uid: str = self.get("computedomain", name)["metadata"]["uid"]
         return uid
 
-    def pod(self, name: str, node: str, *, template: str = "", claim: str = "", extra: Sequence[str] = ()) -> None:
-        self.site.kubectl.apply(self.manifest(name, node, template=template, claim=claim, extra=extra))
+    def pod(self, name: str, node: str, **options: Any) -> None:
+        self.site.kubectl.apply(self.manifest(name, node, **options))
 
     def manifest(
-        self, name: str, node: str, *, template: str = "", claim: str = "", extra: Sequence[str] = ()
+        self,
+        name: str,
+        node: str,
+        *,
+        template: str = "",
+        claim: str = "",
+        extra: Sequence[str] = (),
+        image: str = images.BUSYBOX,
     ) -> dict[str, Any]:
         """A pod whose container `main` has the claim; `extra` containers have not."""
         source = {"resourceClaimTemplateName": template} if template else {"resourceClaimName": claim}
-        idle = {"image": images.BUSYBOX, "command": ["sleep", "10000"]}
+        idle = {"image": image, "command": ["sleep", "10000"]}
         main = {"name": "main", **idle, "resources": {"claims": [{"name": "channel"}]}}
         return {
             "apiVersion": "v1",
@@ -230,7 +243,11 @@ def running_site(root: Path) -> Iterator[Site]:
         install_crds(control_plane)
         for manifest in ("rbac", "deviceclasses"):
             control_plane.kubectl("apply", "-f", str(DEPLOY / f"{manifest}.yaml"))
-        nodes = [Node(name, root / name, control_plane=control_plane, network=network) for name in PARTITIONS]
+        archives = [pythonimage.imex()]
+        nodes = [
+            Node(name, root / name, control_plane=control_plane, network=network, archives=archives)
+            for name in PARTITIONS
+        ]
         for node in nodes:
             node.start()
             stack.callback(node.stop)

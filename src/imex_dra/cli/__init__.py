@@ -10,14 +10,18 @@ from imex_dra import __version__
 from imex_dra.base.errors import ImexError
 
 _COMMANDS = {
-    "controller": "imex_dra.cli.controller",
-    "node": "imex_dra.cli.node",
-    "daemon": "imex_dra.cli.daemon",
+    "controller": "imex_dra.cli.controller:command",
+    "node": "imex_dra.cli.node:command",
+    "daemon": "imex_dra.cli.daemon:command",
+    "bandwidth": "imex_dra.cli.softprograms:bandwidth",
+    "allreduce": "imex_dra.cli.softprograms:allreduce",
 }
 _HELP = {
     "controller": "Assign channels: the one writer, run by a Deployment.",
     "node": "Serve one node's kubelet, run by a DaemonSet.",
     "daemon": "Keep one node's nvidia-imex running, run by a DaemonSet.",
+    "bandwidth": "Copy between every two ranks of a job, through imported memory, on simulated nodes.",
+    "allreduce": "A verified all-reduce over all ranks of a job, on simulated nodes.",
 }
 
 
@@ -28,7 +32,8 @@ class LazyGroup(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in _COMMANDS:
             return super().get_command(context, name)
-        command: click.Command = importlib.import_module(_COMMANDS[name]).command
+        module, _, attribute = _COMMANDS[name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

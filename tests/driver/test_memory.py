@@ -1,0 +1,81 @@
+"""Memory across real nodes: a process in a container imports what one on another node exported, or is refused."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from imex_dra.sandbox.kubernetes import pythonimage
+from imex_dra.sandbox.kubernetes.binaries import find
+from tests.driver.site import Site, Team
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(180)]
+
+EXPORT = """
+import sys
+from imex_dra.softimex import memory
+mine = memory.open_channel().allocate(65536)
+mine.write(0, b"written on one node")
+print(mine.export().hex(), flush=True)
+sys.stdin.read()
+"""
+IMPORT = """
+import sys
+from imex_dra.softimex import memory
+try:
+    theirs = memory.open_channel().attach(bytes.fromhex(sys.argv[1]))
+    print(theirs.read(0, 19).decode())
+    theirs.write(0, b"read and rewritten.")
+except memory.CudaError as error:
+    print(error.code, error.why)
+"""
+
+
+@contextmanager
+def exported(site: Site, team: Team, pod: str) -> Iterator[str]:
+    """A handle that is good as long as the process in the pod lives."""
+    process = subprocess.Popen(
+        [find("kubectl"), "-n", team.name, "exec", "-i", pod, "-c", "main", "--", "python3", "-c", EXPORT],
+        env={**os.environ, "KUBECONFIG": str(site.control_plane.kubeconfig())},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        handle = process.stdout.readline().strip() or "nothing"
+        assert len(handle) == 128, f"{handle}\n{site.logs()}"
+        yield handle
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        process.wait(timeout=20)
+
+
+def attempt(team: Team, pod: str, handle: str, container: str = "main") -> str:
+    return team.kubectl("exec", pod, "-c", container, "--", "python3", "-c", IMPORT, handle).strip()
+
+
+def test_memory_is_shared_inside_a_domain_and_with_nobody_else(site: Site, team: Team) -> None:
+    for domain in ("train", "other"):
+        team.domain(domain)
+    pods = {
+        "exporter": ("a0", "train"),
+        "importer": ("a1", "train"),
+        "stranger": ("a1", "other"),
+        "far": ("b0", "train"),
+    }
+    for name, (node, domain) in pods.items():
+        team.pod(name, node, template=domain, image=pythonimage.IMEX, extra=["bystander"])
+    team.until_running(*pods)
+    with exported(site, team, "exporter") as handle:
+        assert attempt(team, "importer", handle) == "written on one node"
+        assert attempt(team, "importer", handle) == "read and rewritten."
+        assert attempt(team, "stranger", handle).startswith("800 ")
+        assert attempt(team, "far", handle).split()[0] in ("400", "801")
+        assert attempt(team, "importer", handle, "bystander").startswith("801 IMEX_CLIENT_SOCKET is not set")
+    assert attempt(team, "importer", handle).startswith("400 ")
