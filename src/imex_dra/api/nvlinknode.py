@@ -47,7 +47,9 @@ class Fabric(View, frozen=True, gc=False):
         FabricState,
         Meta(description="none: proven to have no multi-node NVLink. pending: not known yet."),
     ] = shown(FabricState.PENDING)
-    reason: Annotated[str, Meta(description="One sentence on why it is not ok.")] = ""
+    reason: Annotated[
+        str, Meta(description="One sentence on why it is not ok, or, if it is, on what is limited.")
+    ] = ""
 
 
 class Isolation(View, frozen=True, gc=False):

@@ -22,6 +22,14 @@ CLIENT_SOCKET = "/run/imex/client.sock"
 CLIENT_SOCKET_VARIABLE = "IMEX_CLIENT_SOCKET"
 
 
+class SimulatedGpu(Struct, frozen=True, rename="camel"):
+    uuid: str
+    name: str
+    chassis_serial: str = ""
+    slot: int = 0
+    tray: int = 0
+
+
 class HardwareFile(Struct, frozen=True, rename="camel", omit_defaults=False):
     """`hardware.json`."""
 
@@ -31,6 +39,8 @@ class HardwareFile(Struct, frozen=True, rename="camel", omit_defaults=False):
     channel_count: int = 2048
     boot_id: str = field(name="bootID", default="")
     isolation: Isolation = Isolation()
+    profile: str = ""
+    gpus: tuple[SimulatedGpu, ...] = ()
 
 
 class SimulatedHardware:
@@ -61,13 +71,20 @@ class SimulatedHardware:
             file = msgspec.json.decode(path.read_bytes(), type=HardwareFile)
         except FileNotFoundError:
             return Reading(Fabric(FabricState.PENDING, f"{path.name} of the simulated node is not there yet"))
-        except msgspec.MsgspecError as error:
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
             return Reading(Fabric(FabricState.BROKEN, f"{path.name} of the simulated node can't be read: {error}"))
-        return Reading(
-            fabric=file.fabric,
-            partition=PartitionId(file.partition if file.fabric.state is FabricState.OK else ""),
-            driver_version=file.driver_version,
-            channel_count=file.channel_count,
-            boot_id=file.boot_id,
-            isolation=file.isolation,
-        )
+        return reading(file)
+
+
+def reading(file: HardwareFile) -> Reading:
+    fabric, ok = file.fabric, file.fabric.state is FabricState.OK
+    if ok and not file.partition:
+        fabric, ok = Fabric(FabricState.BROKEN, "the simulated node's fabric is ok, but in no partition"), False
+    return Reading(
+        fabric=fabric,
+        partition=PartitionId(file.partition if ok else ""),
+        driver_version=file.driver_version,
+        channel_count=file.channel_count,
+        boot_id=file.boot_id,
+        isolation=file.isolation,
+    )

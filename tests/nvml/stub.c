@@ -1,0 +1,164 @@
+/* A libnvidia-ml.so.1 that answers what a script beside it says: the file nvml.script in its own directory.
+ *
+ *   driver 580.95.05                the driver's version
+ *   newest 3                        the newest fabric struct that this library knows
+ *   gpu 3 0 <uuid> 7 0x1555 1       state, status, cluster UUID as 32 hex digits, clique, health mask, summary
+ *   place SN123 4 3                 chassis serial, slot and tray of every GPU; without it: not supported
+ *   fail <function> 9               this function returns an error,
+ *   hang <function>                 never comes back,
+ *   crash <function>                or takes its process with it
+ *
+ * Compiled with -DOLD it is a library of the time before the versioned fabric call.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <libgen.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, VERSION_MISMATCH = 25 };
+
+struct fabric { /* nvmlGpuFabricInfo_v3_t; v2 ends before the summary */
+    uint32_t version;
+    uint8_t cluster[16];
+    uint32_t status, clique, state, mask;
+    uint8_t summary;
+};
+
+struct platform { /* nvmlPlatformInfo_v2_t */
+    uint32_t version;
+    char guid[16], chassis[16];
+    uint8_t slot, tray, host, peer, module;
+};
+
+static FILE *script(void) {
+    static Dl_info self;
+    char path[4096];
+    dladdr((void *)script, &self);
+    snprintf(path, sizeof path, "%s", self.dli_fname);
+    char *directory = dirname(path);
+    char name[4200];
+    snprintf(name, sizeof name, "%s/nvml.script", directory);
+    FILE *file = fopen(name, "r");
+    if (!file)
+        abort();
+    return file;
+}
+
+/* The nth line that starts with this word. */
+static int line_of(const char *word, int nth, char *line, int size) {
+    FILE *file = script();
+    int found = 0;
+    size_t length = strlen(word);
+    while (!found && fgets(line, size, file))
+        if (!strncmp(line, word, length) && line[length] == ' ' && nth-- == 0)
+            found = 1;
+    fclose(file);
+    return found;
+}
+
+static int enter(const char *function) {
+    char line[512], name[128];
+    int code, nth;
+    for (nth = 0; line_of("hang", nth, line, sizeof line); nth++)
+        if (sscanf(line, "hang %127s", name) == 1 && !strcmp(name, function))
+            for (;;)
+                pause();
+    for (nth = 0; line_of("crash", nth, line, sizeof line); nth++)
+        if (sscanf(line, "crash %127s", name) == 1 && !strcmp(name, function))
+            *(volatile int *)0 = 1;
+    for (nth = 0; line_of("fail", nth, line, sizeof line); nth++)
+        if (sscanf(line, "fail %127s %d", name, &code) == 2 && !strcmp(name, function))
+            return code;
+    return SUCCESS;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    return enter("nvmlInitWithFlags");
+}
+
+int nvmlInit_v2(void) {
+    return enter("nvmlInit_v2");
+}
+
+int nvmlShutdown(void) {
+    return enter("nvmlShutdown");
+}
+
+const char *nvmlErrorString(int code) {
+    static char words[64];
+    snprintf(words, sizeof words, "stub error %d", code);
+    return words;
+}
+
+int nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    char line[512], found[80] = "";
+    int code = enter("nvmlSystemGetDriverVersion");
+    if (line_of("driver", 0, line, sizeof line))
+        sscanf(line, "driver %79s", found);
+    snprintf(version, length, "%s", found);
+    return code;
+}
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    char line[512];
+    for (*count = 0; line_of("gpu", *count, line, sizeof line);)
+        ++*count;
+    return enter("nvmlDeviceGetCount_v2");
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+    *device = (void *)(uintptr_t)(index + 1);
+    return enter("nvmlDeviceGetHandleByIndex_v2");
+}
+
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "GPU-%lu", (unsigned long)(uintptr_t)device);
+    return enter("nvmlDeviceGetUUID");
+}
+
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    (void)device;
+    snprintf(name, length, "NVIDIA Stub");
+    return enter("nvmlDeviceGetName");
+}
+
+int nvmlDeviceGetPlatformInfo(void *device, struct platform *info) {
+    char line[512], serial[16] = "";
+    unsigned slot, tray;
+    (void)device;
+    if (info->version != 0x200002c)
+        return VERSION_MISMATCH;
+    if (!line_of("place", 0, line, sizeof line) || sscanf(line, "place %15s %u %u", serial, &slot, &tray) != 3)
+        return NOT_SUPPORTED;
+    memcpy(info->chassis, serial, sizeof serial);
+    info->slot = slot;
+    info->tray = tray;
+    return enter("nvmlDeviceGetPlatformInfo");
+}
+
+#ifndef OLD
+int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric *info) {
+    char line[512], cluster[33];
+    int index = (int)(uintptr_t)device - 1, newest = 3, version = info->version >> 24;
+    unsigned summary;
+    if (line_of("newest", 0, line, sizeof line))
+        sscanf(line, "newest %d", &newest);
+    if (info->version != (version == 3 ? 0x3000028 : 0x2000024) || version > newest)
+        return VERSION_MISMATCH;
+    if (!line_of("gpu", index, line, sizeof line))
+        return INVALID_ARGUMENT;
+    if (sscanf(line, "gpu %u %u %32s %u %x %u", &info->state, &info->status, cluster, &info->clique, &info->mask,
+               &summary) != 6)
+        return INVALID_ARGUMENT;
+    for (int byte = 0; byte < 16; byte++)
+        sscanf(cluster + 2 * byte, "%2hhx", &info->cluster[byte]);
+    if (version == 3)
+        info->summary = summary;
+    return enter("nvmlDeviceGetGpuFabricInfoV");
+}
+#endif

@@ -1,0 +1,197 @@
+import ipaddress
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imex_dra.api.nvlinknode import FabricState
+from imex_dra.base.errors import Misconfigured
+from imex_dra.hardware.profiles import DEFAULT_CLIQUE, PROFILES, Profile
+from imex_dra.hardware.simulated import HardwareFile
+from imex_dra.hardware.simulated import reading as simulated_reading
+from imex_dra.sandbox.racks import Cluster, Rack, layout, load, of_racks, partitions_of
+from imex_dra.softimex.noderoot import parse_hardware
+
+HEAD = "apiVersion: sandbox.imex-dra.io/v1\nkind: Cluster\n"
+
+names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,8}[a-z0-9])?", fullmatch=True)
+
+
+@st.composite
+def racks(draw: st.DrawFn, name: str) -> Rack:
+    profile = PROFILES[draw(st.sampled_from(list(PROFILES)))]
+    nodes = draw(st.none() | st.integers(1, 30))
+    size = profile.nodes if nodes is None else nodes
+    cuts = sorted(draw(st.sets(st.integers(1, size - 1), max_size=4))) if profile.multi_node and size > 1 else []
+    edges = [0, *cuts, size]
+    partitions = tuple(after - before for before, after in pairwise(edges)) if cuts else ()
+    return Rack(name, profile.name, nodes, partitions)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    found = draw(st.lists(names, min_size=1, max_size=4, unique=True))
+    return Cluster(
+        "sandbox.imex-dra.io/v1", "Cluster", tuple(draw(racks(name)) for name in found), name=draw(names)
+    )
+
+
+@given(clusters(), st.integers(0, 239))
+def test_names_addresses_gpus_and_boots_are_unique(cluster: Cluster, number: int) -> None:
+    nodes = layout(cluster, number)
+    gpus = [gpu.uuid for node in nodes for gpu in node.hardware.gpus]
+    boots = [node.hardware.boot_id for node in nodes]
+    for found in ([n.name for n in nodes], [n.address for n in nodes], gpus, boots):
+        assert len(set(found)) == len(found)
+
+
+@given(clusters(), st.integers(0, 239))
+def test_addresses_are_loopback_and_none_is_taken(cluster: Cluster, number: int) -> None:
+    for node in layout(cluster, number):
+        address = ipaddress.ip_address(node.address)
+        assert address.is_loopback
+        assert node.address != "127.0.0.2"
+        assert node.address.split(".")[1] == str(16 + number)
+
+
+@given(clusters())
+def test_no_two_racks_share_a_fabric(cluster: Cluster) -> None:
+    homes: dict[str, set[str]] = {}
+    for node in layout(cluster):
+        if node.hardware.partition:
+            homes.setdefault(node.hardware.partition.partition(".")[0], set()).add(node.rack)
+    assert all(len(sharing) == 1 for sharing in homes.values())
+
+
+@given(clusters())
+def test_a_rack_is_cut_as_it_says(cluster: Cluster) -> None:
+    for rack in cluster.racks:
+        found = [partition for partition in partitions_of(cluster.name, rack) if partition]
+        sizes = tuple(found.count(partition) for partition in dict.fromkeys(found))
+        if rack.partitions:
+            assert sizes == rack.partitions
+        else:
+            assert len(sizes) == PROFILES[rack.profile].multi_node
+
+
+@given(clusters())
+def test_the_same_file_gives_the_same_racks(cluster: Cluster) -> None:
+    again = msgspec.yaml.decode(msgspec.yaml.encode(cluster), type=Cluster)
+    assert layout(again) == layout(cluster)
+
+
+@given(clusters())
+def test_every_reader_of_hardware_json_understands_it(cluster: Cluster) -> None:
+    for node in layout(cluster):
+        text = msgspec.json.encode(node.hardware)
+        assert msgspec.json.decode(text, type=HardwareFile) == node.hardware
+        reading, soft = simulated_reading(node.hardware), parse_hardware(text.decode())
+        assert reading.partition == soft.partition == node.hardware.partition
+        assert soft.gpus == len(node.hardware.gpus) == node.profile.gpus
+        assert bool(soft.problem) == (reading.fabric.state is not FabricState.OK)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_a_profile_is_one_machine(profile: Profile) -> None:
+    nodes = layout(of_racks(1, profile.name))
+    assert len({node.hardware.partition for node in nodes}) == 1
+    assert len(nodes) == profile.nodes
+
+
+def test_the_racks_that_people_know() -> None:
+    sizes = {name: (profile.nodes, profile.gpus, profile.slots) for name, profile in PROFILES.items()}
+    assert sizes == {
+        "gb200-nvl72": (18, 4, 24),
+        "gb300-nvl72": (18, 4, 24),
+        "gb200-nvl36x2": (18, 4, 24),
+        "gh200-nvl32": (16, 2, 22),
+        "vr-nvl72": (18, 4, 24),
+        "hgx-h100": (4, 8, 0),
+    }
+
+
+def test_the_short_form() -> None:
+    nodes = layout(of_racks(2, "gb200-nvl72"), number=3)
+    assert len(nodes) == 36
+    assert (nodes[0].name, nodes[0].address) == ("r0-n00", "127.19.0.10")
+    assert (nodes[-1].name, nodes[-1].address) == ("r1-n17", "127.19.1.27")
+    assert nodes[0].hardware.partition.endswith(f".{DEFAULT_CLIQUE}")
+    assert {gpu.name for gpu in nodes[0].hardware.gpus} == {"NVIDIA GB200"}
+
+
+def test_nvlink_that_stays_in_the_node_is_no_fabric() -> None:
+    (node, *_) = layout(of_racks(1, "hgx-h100"))
+    assert (node.hardware.fabric.state, node.hardware.partition) == (FabricState.NONE, "")
+
+
+def test_two_racks_as_furniture_may_be_one_fabric() -> None:
+    nodes = layout(of_racks(1, "gb200-nvl36x2"))
+    serials = [node.hardware.gpus[0].chassis_serial for node in nodes]
+    assert [serials.count(serial) for serial in dict.fromkeys(serials)] == [9, 9]
+
+
+def test_clusters_of_two_names_share_no_uuid() -> None:
+    one, other = (layout(of_racks(1, "gb200-nvl72", name=name)) for name in ("one", "other"))
+    assert not {node.hardware.partition for node in one} & {node.hardware.partition for node in other}
+
+
+def test_a_cluster_is_read_from_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        f"{HEAD}name: lab\nracks:\n- {{name: a, profile: gb200-nvl72, partitions: [9, 9]}}\n"
+        "- {name: b, profile: hgx-h100, nodes: 2, driverVersion: 590.1}\n"
+    )
+    with pytest.raises(Misconfigured, match=re.escape("`$.racks[1].driverVersion`")):
+        load(path)
+    path.write_text(path.read_text().replace("590.1", "'590.1'"))
+    nodes = layout(load(path))
+    assert [node.name for node in nodes][-2:] == ["b-n00", "b-n01"]
+    assert [node.hardware.partition.rpartition(".")[2] for node in nodes] == ["1"] * 9 + ["2"] * 9 + ["", ""]
+    assert nodes[-1].hardware.driver_version == "590.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "Expected `object`"),
+        ("racks: [", "while parsing"),
+        ("apiVersion: v1\nkind: Cluster\nracks: []\n", "`$.apiVersion`"),
+        (f"{HEAD}racks: []\n", "1 to 256 racks - at `$.racks`"),
+        (f"{HEAD}racks: [{{name: a}}]\n", "missing required field `profile` - at `$.racks[0]`"),
+        (f"{HEAD}racks: [{{name: a, profile: nvl1}}]\n", "no 'nvl1'; there are gb200-nvl72"),
+        (f"{HEAD}racks: [{{name: a, profile: nvl1}}]\n", "at `$.racks[0].profile`"),
+        (f"{HEAD}racks: [{{name: a, profile: hgx-h100, color: red}}]\n", "`color` - at `$.racks[0]`"),
+        (f"{HEAD}racks: [{{name: A, profile: hgx-h100}}]\n", "at `$.racks[0].name`"),
+        (f"{HEAD}racks: [{{name: a, profile: hgx-h100, nodes: 0}}]\n", "at `$.racks[0].nodes`"),
+        (f"{HEAD}racks: [{{name: a, profile: hgx-h100, nodes: 246}}]\n", "at `$.racks[0].nodes`"),
+        (f"{HEAD}racks: [{{name: a, profile: hgx-h100, partitions: [4]}}]\n", "has no partitions"),
+        (f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, partitions: [9, 8]}}]\n", "17 nodes together"),
+        (f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, partitions: [18, 0]}}]\n", "at least one node"),
+        (f"{HEAD}name: Lab\nracks: [{{name: a, profile: hgx-h100}}]\n", "at `$.name`"),
+        (
+            f"{HEAD}racks: [{{name: a, profile: hgx-h100}}, {{name: a, profile: hgx-h100}}]\n",
+            "a rack a already - at `$.racks[1].name`",
+        ),
+    ],
+)
+def test_an_error_names_the_file_and_the_place(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(Misconfigured, match=re.escape(words)) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="No such file"):
+        load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("number", [-1, 240])
+def test_a_machine_has_room_for_so_many_clusters(number: int) -> None:
+    with pytest.raises(Misconfigured, match="240 clusters"):
+        layout(of_racks(1, "gb200-nvl72"), number)
