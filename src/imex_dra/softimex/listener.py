@@ -1,0 +1,116 @@
+"""A listening socket, and the connections that came in through it.
+
+At most `most` connections are kept. When they are all taken, the one that has not introduced itself for the
+longest makes room, so that idlers can't shut out those who have something to say.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from imex_dra.softimex.errors import StartError
+from imex_dra.softimex.loop import READ, Loop
+
+BACKLOG = 256
+PAUSE = 0.2
+
+
+class Guest(Protocol):
+    @property
+    def introduced(self) -> bool: ...
+    def close(self, why: str) -> None: ...
+    def start(self) -> None: ...
+    def tick(self, now: float) -> None: ...
+
+
+G = TypeVar("G", bound=Guest)
+
+
+class Listener(Generic[G]):
+    """`welcome` makes a guest of a connection and the address it came from."""
+
+    def __init__(self, loop: Loop, welcome: Callable[[socket.socket, str], G], most: int) -> None:
+        self._loop = loop
+        self._welcome = welcome
+        self._most = most
+        self._sockets: list[socket.socket] = []
+        self._guests: dict[G, None] = {}
+
+    def __iter__(self) -> Iterator[G]:
+        return iter(list(self._guests))
+
+    def listen(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sockets.append(sock)
+        self._resume(sock)
+
+    def admit(self, sock: socket.socket, source: str) -> G | None:
+        """Take a connection in, if there is room or somebody idle."""
+        if len(self._guests) >= self._most and not self._make_room():
+            sock.close()
+            return None
+        guest = self._welcome(sock, source)
+        self._guests[guest] = None
+        guest.start()
+        return guest
+
+    def dismissed(self, guest: G) -> None:
+        self._guests.pop(guest, None)
+
+    def tick(self) -> None:
+        now = time.monotonic()
+        for guest in self:
+            guest.tick(now)
+
+    def close(self) -> None:
+        for sock in self._sockets:
+            self._loop.forget(sock)
+            sock.close()
+
+    def _resume(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            self._loop.watch(sock, READ, lambda _: self._accept(sock))
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            sock, source = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:
+            self._loop.forget(listening)
+            self._loop.call_later(PAUSE, lambda: self._resume(listening))
+            return
+        self.admit(sock, source[0] if isinstance(source, tuple) else "")
+
+    def _make_room(self) -> bool:
+        idle = next((guest for guest in self._guests if not guest.introduced), None)
+        if idle is not None:
+            idle.close("others need its place, and it has not introduced itself")
+        return idle is not None
+
+
+def listen_tcp(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return _listen(sock, (address, port), f"{address} port {port}")
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """World-writable: who may do what is decided message by message."""
+    if path.is_socket():
+        path.unlink()
+    sock = _listen(socket.socket(socket.AF_UNIX), str(path), str(path))
+    path.chmod(0o666)
+    return sock
+
+
+def _listen(sock: socket.socket, endpoint: tuple[str, int] | str, name: str) -> socket.socket:
+    try:
+        sock.bind(endpoint)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise StartError(f"can't listen on {name}: {error.strerror or error}") from error
+    return sock

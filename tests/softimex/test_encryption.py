@@ -1,0 +1,140 @@
+"""Mutual TLS between daemons: who has no certificate of the right authority and name is not talked to."""
+
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+
+import pytest
+
+from imex_dra.sandbox.kubernetes.certificates import Authority
+from imex_dra.softimex import nodemap
+from imex_dra.softimex.frames import encode
+from imex_dra.softimex.states import LinkState
+from tests.softimex.rack import VERSION, Node, Rack, eventually
+
+MakeRack = Callable[[int], Rack]
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> list[Authority]:
+    return [Authority(tmp_path_factory.mktemp(name)) for name in ("one", "two")]
+
+
+def equip(node: Node, authority: Authority, name: str) -> None:
+    """Keys of its own for a node, in its root."""
+    server = authority.server(f"server-{node.root.parent.name}-{node.slot}", [f"DNS:{name}"])
+    client = authority.client(f"client-{node.root.parent.name}-{node.slot}", name, [])
+    files = {
+        "IMEX_SERVER_KEY": server.key,
+        "IMEX_SERVER_CERT": server.certificate,
+        "IMEX_SERVER_CERT_AUTH": authority.certificate,
+        "IMEX_CLIENT_KEY": client.key,
+        "IMEX_CLIENT_CERT": client.certificate,
+        "IMEX_CLIENT_CERT_AUTH": authority.certificate,
+    }
+    for key, source in files.items():
+        (node.root / key).write_bytes(source.read_bytes())
+    paths = {key: node.root / key for key in files}
+    node.write_config(IMEX_ENABLE_AUTH_ENCRYPTION=1, IMEX_AUTH_SOURCE="FILE", **paths)
+
+
+def test_daemons_with_keys_of_one_authority_connect(make_rack: MakeRack, authorities: list[Authority]) -> None:
+    rack = make_rack(3)
+    for node in rack.nodes:
+        equip(node, authorities[0], rack.names[node.slot])
+    rack.start()
+    rack.nodes[2].kill()
+    rack.nodes[2].start()
+    rack.until_up()
+
+
+def test_keys_of_another_authority_are_refused_until_they_are_exchanged(
+    make_rack: MakeRack, authorities: list[Authority]
+) -> None:
+    rack = make_rack(3)
+    for node in rack.nodes:
+        equip(node, authorities[node.slot == 2], rack.names[node.slot])
+        node.start()
+    eventually(lambda: rack.letters() == ["CCN", "CCN", "NNC"], seen=rack.letters)
+    equip(rack.nodes[2], authorities[0], rack.names[2])
+    rack.nodes[2].send(signal.SIGUSR1)
+    rack.until_up()
+
+
+def test_a_daemon_without_encryption_is_refused(make_rack: MakeRack, authorities: list[Authority]) -> None:
+    rack = make_rack(2)
+    equip(rack.nodes[0], authorities[0], rack.names[0])
+    for node in rack.nodes:
+        node.start()
+    eventually(lambda: rack.nodes[0].state() == rack.nodes[1].state() == "READY\n")
+    eventually(lambda: all(node.verbose_log().count("[VERBOSE]") >= 2 for node in rack.nodes))
+    assert rack.letters() == ["CN", "NC"]
+
+
+@pytest.mark.parametrize("has_certificate", [False, True])
+def test_a_client_without_a_certificate_of_the_authority_hears_nothing(
+    make_rack: MakeRack, authorities: list[Authority], has_certificate: bool
+) -> None:
+    """It believes the daemon, and says the right words; but the daemon does not believe it."""
+    rack = make_rack(2)
+    equip(rack.nodes[0], authorities[0], rack.names[0])
+    rack.nodes[0].start()
+    eventually(lambda: rack.nodes[0].state() == "READY\n")
+    context = ssl.create_default_context(cafile=authorities[0].certificate)
+    if has_certificate:
+        foreign = authorities[1].client(f"stranger-{rack.directory.name}", rack.names[1], [])
+        context.load_cert_chain(foreign.certificate, foreign.key)
+    hello = {"slot": 1, "instance": "00" * 8, "version": VERSION, "map": nodemap.key(rack.names)}
+    plain = socket.create_connection((rack.nodes[0].address, 50000), timeout=20)
+    refusal = r"(?i)certificate required|unknown ca|handshake failure|reset"
+    with (
+        context.wrap_socket(plain, server_hostname=rack.names[0], do_handshake_on_connect=False) as sock,
+        pytest.raises(OSError, match=refusal),
+    ):
+        ask(sock, encode({"hello": hello}))
+
+
+def ask(sock: ssl.SSLSocket, frame: bytes) -> bytes:
+    sock.do_handshake()
+    sock.sendall(frame)
+    return sock.recv(1000)
+
+
+def test_a_certificate_for_another_name_is_refused_unless_it_is_expected(
+    make_rack: MakeRack, authorities: list[Authority]
+) -> None:
+    rack = make_rack(2)
+    equip(rack.nodes[0], authorities[0], rack.names[0])
+    equip(rack.nodes[1], authorities[0], "any-imex")
+    for node in rack.nodes:
+        node.start()
+    eventually(lambda: rack.link(1, 0) is LinkState.CONNECTED)
+    eventually(lambda: "Hostname mismatch" in rack.nodes[0].verbose_log())
+    assert rack.link(0, 1) is LinkState.NEVER_CONNECTED
+    rack.nodes[0].kill()
+    rack.nodes[0].write_config(IMEX_SECURITY_TARGET_OVERRIDE="any-imex")
+    rack.nodes[0].start()
+    rack.until_up()
+
+
+def test_a_missing_key_stops_the_start_and_is_named(make_rack: MakeRack, authorities: list[Authority]) -> None:
+    node = make_rack(1).nodes[0]
+    equip(node, authorities[0], "imex-test-000")
+    (node.root / "IMEX_CLIENT_KEY").unlink()
+    result = node.run()
+    assert result.returncode == 1
+    assert "IMEX_CLIENT_KEY" in result.stderr
+
+
+def test_keys_that_do_not_work_leave_the_old_ones_in_use(
+    make_rack: MakeRack, authorities: list[Authority]
+) -> None:
+    rack = make_rack(2)
+    for node in rack.nodes:
+        equip(node, authorities[0], rack.names[node.slot])
+    rack.start()
+    (rack.nodes[0].root / "IMEX_SERVER_KEY").write_text("nonsense")
+    rack.nodes[0].send(signal.SIGUSR1)
+    eventually(lambda: "keys not reloaded" in rack.nodes[0].log_text())
+    rack.until_up()
