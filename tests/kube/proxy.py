@@ -47,11 +47,12 @@ class Proxy:
         return path
 
     def answer(self, code: int, *, times: int = 1, retry_after: str = "") -> None:
-        """The next requests get this status instead of an answer."""
+        """The next requests get this status instead of an answer; 200 comes with nonsense."""
         reason = {410: "Expired", 429: "TooManyRequests", 503: "ServiceUnavailable"}.get(code, "Unknown")
         body = msgspec.json.encode(
             {"kind": "Status", "code": code, "reason": reason, "message": f"told to say {code}"}
         )
+        body += b"\n"
         headers = [f"HTTP/1.1 {code} {reason}", "Content-Type: application/json", f"Content-Length: {len(body)}"]
         headers += [f"Retry-After: {retry_after}"] if retry_after else []
         self._canned.extend([("\r\n".join([*headers, "Connection: close", "", ""])).encode() + body] * times)

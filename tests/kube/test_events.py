@@ -2,6 +2,7 @@
 
 import asyncio
 
+import httpx2
 import pytest
 
 from imex_dra.api.meta import Key, ObjectMeta
@@ -34,6 +35,26 @@ def test_the_same_thing_said_again_is_one_event_with_a_count() -> None:
         recorder.warn(NAMESPACES, SUBJECT, Reason.NO_PODS_YET, MESSAGE)
         await recorder.flush()
         assert len(memory.objects) == 2
+        writing.cancel()
+
+    run(scenario())
+
+
+def test_an_event_that_could_not_be_written_is_told_anew() -> None:
+    async def scenario() -> None:
+        memory, broken = Memory(), [True]
+
+        async def line() -> None:
+            if broken:
+                broken.pop()
+                raise httpx2.ConnectError("the line is cut")
+
+        recorder = EventRecorder(memory.client("c", line), "pod-0", LoopClock())
+        writing = asyncio.create_task(recorder.run())
+        for _ in range(3):
+            recorder.warn(NAMESPACES, SUBJECT, Reason.NO_PODS_YET, MESSAGE)
+            await recorder.flush()
+        assert len(memory.objects) == 1
         writing.cancel()
 
     run(scenario())

@@ -165,6 +165,22 @@ def test_the_works_own_failure_reaches_the_caller_and_frees_the_lease() -> None:
     run(scenario())
 
 
+def test_a_renewal_that_fails_for_a_reason_of_its_own_is_not_taken_for_an_order_to_stop() -> None:
+    async def scenario() -> None:
+        memory, stage = Memory(), Stage()
+
+        async def line() -> None:
+            if memory.writes:
+                raise RuntimeError("a bug")
+
+        election = LeaderElection(memory.client("c", line), KEY, "first", LoopClock(), TIMING)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await election.lead(lambda: stage.work("first"))
+        assert not stage.working
+
+    run(scenario())
+
+
 def test_a_rival_that_took_the_lease_ends_the_work_at_once() -> None:
     async def scenario() -> None:
         memory, stage = Memory(), Stage()

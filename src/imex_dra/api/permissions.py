@@ -37,7 +37,7 @@ CONTROLLER: tuple[Rule, ...] = (
 NODE: tuple[Rule, ...] = (
     _rule("nodes", "get"),
     _rule("resourceclaims", "get", _DRA),
-    _rule("resourceslices", "list watch create patch delete", _DRA),
+    _rule("resourceslices", "get list watch create patch delete", _DRA),
     _rule("computedomains", "list", _PEER),
     _rule("nvlinknodes", "get create", _OURS),
     _rule("nvlinknodes/status", "patch", _OURS),

@@ -113,7 +113,8 @@ class DeviceRequest(View, frozen=True):
 
 
 class ClaimDevices(View, frozen=True):
-    requests: tuple[DeviceRequest, ...] = ()
+    requests: tuple[DeviceRequest, ...] | None = None
+    """The API server writes null where there are none."""
     config: tuple[DeviceConfig, ...] = ()
 
 

@@ -13,6 +13,7 @@ from typing import Any, Generic
 
 import httpx2
 import msgspec
+from lightkube.core.exceptions import ConfigError
 from msgspec import Struct
 
 from imex_dra.api.meta import Key, Object, Resource, T, key_of
@@ -23,6 +24,9 @@ from imex_dra.kube.status import error_from
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
+
+_BROKEN = (httpx2.HTTPError, OSError, ConfigError)
+"""No answer: the line, TLS (an OSError of its own in mid-stream), or credentials that can't be had right now."""
 
 _TRIES = 4
 _PAGE = 500
@@ -145,7 +149,7 @@ class Client:
                 yield _lines(response.aiter_bytes())
             finally:
                 await response.aclose()
-        except httpx2.HTTPError as error:
+        except _BROKEN as error:
             raise _unavailable(request, error) from error
 
     async def _request(
@@ -181,7 +185,7 @@ class Client:
     async def _send(self, request: httpx2.Request) -> bytes:
         try:
             response = await self._http.send(request)
-        except httpx2.HTTPError as error:
+        except _BROKEN as error:
             raise _unavailable(request, error) from error
         if response.is_error:
             raise error_from(request, response.status_code, response.headers, response.content)

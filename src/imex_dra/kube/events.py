@@ -17,7 +17,7 @@ from imex_dra.api.meta import Key, Object, ObjectMeta, Resource, key_of
 from imex_dra.api.reasons import Reason
 from imex_dra.api.views import EVENTS, Event, EventSeries, ObjectReference
 from imex_dra.base.clock import Clock, rfc3339_micro
-from imex_dra.base.errors import AlreadyExists, ImexError, NotFound
+from imex_dra.base.errors import AlreadyExists, ImexError
 from imex_dra.kube.client import Client
 
 log = structlog.get_logger()
@@ -74,8 +74,8 @@ class EventRecorder:
         told = self._told.get(identity)
         if told is None:
             event = self._event(kind, resource, obj, reason, message)
-            self._told[identity] = _Told(key_of(event), first=now, written=now)
-            self._enqueue(event)
+            if self._enqueue(event):
+                self._told[identity] = _Told(key_of(event), first=now, written=now)
             return
         told.count += 1
         if now - told.written >= self._quiet:
@@ -86,6 +86,10 @@ class EventRecorder:
         """The dict is in the order of telling, so the old ones are in front."""
         while self._told and (oldest := next(iter(self._told.items())))[1].first <= moment:
             del self._told[oldest[0]]
+
+    def _forget(self, key: Key) -> None:
+        """It is not on the server, so the next time it is told anew."""
+        self._told = {identity: told for identity, told in self._told.items() if told.key != key}
 
     def _event(self, kind: str, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> Event:
         key, now = key_of(obj), self._clock.now()
@@ -114,11 +118,13 @@ class EventRecorder:
             series=EventSeries(count=told.count, last_observed_time=rfc3339_micro(self._clock.now())),
         )
 
-    def _enqueue(self, event: Event) -> None:
+    def _enqueue(self, event: Event) -> bool:
         try:
             self._waiting.put_nowait(event)
+            return True
         except asyncio.QueueFull:
             log.debug("an Event was dropped, too many wait already", reason=event.reason, note=event.note)
+            return False
 
     async def _write(self, event: Event) -> None:
         try:
@@ -127,9 +133,10 @@ class EventRecorder:
             else:
                 series = {"count": event.series.count, "lastObservedTime": event.series.last_observed_time}
                 await self._client.patch(EVENTS, key_of(event), {"series": series})
-        except (AlreadyExists, NotFound):
+        except AlreadyExists:
             pass
         except ImexError as error:
+            self._forget(key_of(event))
             log.warning("an Event could not be written", reason=event.reason, note=event.note, error=str(error))
 
 

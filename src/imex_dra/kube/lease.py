@@ -62,11 +62,11 @@ class LeaderElection:
             try:
                 await _end(working)
             finally:
-                lost = await _end(renewing)
-            if lost is None:
+                trouble = await _end(renewing)
+            if not isinstance(trouble, LostLeadership):
                 await self._release()
-        if lost is not None and working.cancelled():
-            raise lost
+        if trouble is not None and working.cancelled():
+            raise trouble
         await working
 
     async def _acquire(self) -> float:
@@ -168,8 +168,11 @@ class LeaderElection:
         )
 
 
-async def _end(task: asyncio.Future[None]) -> LostLeadership | None:
-    """Cancels the task and waits until it has really stopped, even if we are cancelled meanwhile."""
+async def _end(task: asyncio.Future[None]) -> BaseException | None:
+    """Cancels the task and waits until it has really stopped, even if we are cancelled meanwhile.
+
+    Returns what it died of, if it was not our doing.
+    """
     task.cancel()
     cancelled = False
     while not task.done():
@@ -179,7 +182,4 @@ async def _end(task: asyncio.Future[None]) -> LostLeadership | None:
             cancelled = True
     if cancelled:
         raise asyncio.CancelledError
-    if task.cancelled():
-        return None
-    error = task.exception()
-    return error if isinstance(error, LostLeadership) else None
+    return None if task.cancelled() else task.exception()

@@ -19,7 +19,7 @@ import structlog
 from msgspec import Struct
 
 from imex_dra.api.meta import AnnotatedMeta, Resource, T
-from imex_dra.base.errors import Gone, ImexError, Invalid
+from imex_dra.base.errors import Gone, ImexError, Invalid, Unavailable
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.client import EVERYTHING, Client, Lines, Selection
 from imex_dra.kube.status import Status, classify
@@ -28,6 +28,7 @@ from imex_dra.kube.store import Store
 log = structlog.get_logger()
 
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+_QUIET = 1.0
 
 
 class WatchEvent(Struct):
@@ -70,6 +71,7 @@ class Reflector(Generic[T]):
         self._page_size = page_size
         self._decoder = msgspec.json.Decoder(resource.type)
         self._version = ""
+        self._followed = 0.0
         self._streams_lists = True
         self._log = log.bind(resource=resource.plural)
 
@@ -78,17 +80,28 @@ class Reflector(Generic[T]):
         while True:
             before = self._version
             error: ImexError | None = None
+            self._followed = 0.0
             try:
                 await self._cycle()
             except Gone as expired:
                 self._version, error = "", expired
             except ImexError as failure:
                 error = failure
-            progressed = self._version not in ("", before)
+            except msgspec.MsgspecError as nonsense:
+                error = Unavailable(f"watch of {self._resource.plural}: what came is no JSON: {nonsense}")
+            progressed = self._version not in ("", before) or self._lasted()
             failures = 0 if progressed else failures + 1
             self._note(error)
             if failures:
                 await asyncio.sleep(self._backoff.delay(failures))
+
+    def _lasted(self) -> bool:
+        """A watch that was there for a while is no failure, even if it brought nothing."""
+        return bool(self._followed) and asyncio.get_running_loop().time() - self._followed > _QUIET
+
+    def _follows(self) -> None:
+        self._followed = asyncio.get_running_loop().time()
+        self.error = None
 
     async def _cycle(self) -> None:
         if not self._version:
@@ -96,7 +109,7 @@ class Reflector(Generic[T]):
                 return
             await self._list()
         async with self._watch(resourceVersion=self._version) as lines:
-            self.error = None
+            self._follows()
             await self._consume(lines)
 
     async def _watch_from_nothing(self) -> bool:
@@ -108,7 +121,7 @@ class Reflector(Generic[T]):
         try:
             async with self._watch(**initial) as lines:
                 await self._fill_from(lines)
-                self.error = None
+                self._follows()
                 await self._consume(lines)
         except Invalid:
             if self._version:
