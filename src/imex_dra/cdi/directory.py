@@ -27,11 +27,16 @@ class Directory:
         """None if there is none, or none that can be understood: it is then written anew."""
         try:
             return msgspec.json.decode(self._file(claim_uid).read_bytes(), type=Spec)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, ValueError):
             return None
 
     def claims(self) -> set[str]:
         return {path.stem.removeprefix(_PREFIX) for path in self._path.glob(f"{_PREFIX}*.json")}
+
+    def remove_leftovers(self) -> None:
+        """Of a process that was killed while it wrote; the caller knows that nobody writes now."""
+        for leftover in self._path.glob(f".{_PREFIX}*"):
+            leftover.unlink(missing_ok=True)
 
     def _file(self, claim_uid: str) -> Path:
         return self._path / f"{_PREFIX}{claim_uid}.json"

@@ -24,6 +24,10 @@ _HELP = {
     "allreduce": "A verified all-reduce over all ranks of a job, on simulated nodes.",
 }
 
+_PREFIX = "IMEX"
+"""Of a flag's twin in the environment. The command's name, which click would put in between, is left out, so
+that one variable, IMEX_NODE_ROOT say, is for all programs of a node."""
+
 
 class LazyGroup(click.Group):
     def list_commands(self, context: click.Context) -> list[str]:
@@ -34,6 +38,7 @@ class LazyGroup(click.Group):
             return super().get_command(context, name)
         module, _, attribute = _COMMANDS[name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        command.context_settings.setdefault("auto_envvar_prefix", _PREFIX)
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -44,7 +49,7 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    context_settings={"auto_envvar_prefix": "IMEX", "help_option_names": ["-h", "--help"]},
+    context_settings={"auto_envvar_prefix": _PREFIX, "help_option_names": ["-h", "--help"]},
     help="IMEX channels for Kubernetes workloads on rack-scale NVLink machines.",
 )
 def imex() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,8 +29,19 @@ def run_until_stopped(program: Coroutine[Any, Any, None], log_level: str) -> Non
     with asyncio.Runner() as runner:
         try:
             runner.run(_stoppable(program))
-        except* ImexError as group:
-            raise group.exceptions[0] from None
+        except ExceptionGroup as group:
+            if not all(isinstance(error, ImexError) for error in _leaves(group)):
+                raise
+            first, *others = _leaves(group)
+            raise ImexError("; ".join(map(str, (first, *others)))) if others else first from None
+
+
+def _leaves(error: Exception) -> Iterator[Exception]:
+    if isinstance(error, ExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 async def _stoppable(program: Coroutine[Any, Any, None]) -> None:

@@ -8,7 +8,6 @@ from imex_dra.api.computedomain import (
     ACCEPTED,
     COMPUTE_DOMAINS,
     DELETING,
-    READY,
     ComputeDomain,
     ComputeDomainStatus,
 )
@@ -25,7 +24,7 @@ from imex_dra.api.reasons import Reason, sentence
 from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES, ResourceClaim
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import AlreadyExists, NotFound
-from imex_dra.controller.domainstatus import domain_status
+from imex_dra.controller.domainstatus import Obstacle, domain_status
 from imex_dra.controller.observed import Observed, claim_nodes
 from imex_dra.controller.templates import is_ours, template_for
 from imex_dra.kube.client import Client
@@ -55,12 +54,19 @@ class Domains:
 
     async def _serve(self, domain: ComputeDomain) -> None:
         domain = await self._with_finalizer(domain)
-        conditions = self._accepted(domain)
         taken = await self._ensure_template(domain)
-        status = self._status(domain, self._observed.allocated_claims(domain), conditions)
-        if taken:
-            status = self._not_ready(domain, status, Reason.TEMPLATE_TAKEN, taken)
-        await self._write(domain, status)
+        refused = self._refusal(domain)
+        obstacle = (
+            (Reason.TEMPLATE_TAKEN, taken)
+            if taken
+            else (Reason.ALL_CHANNELS_REFUSED, refused)
+            if refused
+            else None
+        )
+        if obstacle:
+            self._events.warn(COMPUTE_DOMAINS, domain, *obstacle)
+        claims = self._observed.allocated_claims(domain)
+        await self._write(domain, self._status(domain, claims, self._accepted(domain, refused), obstacle))
 
     async def _let_go(self, domain: ComputeDomain) -> float | None:
         if DOMAIN_FINALIZER not in domain.metadata.finalizers:
@@ -119,29 +125,33 @@ class Domains:
             await self._client.delete(RESOURCE_CLAIM_TEMPLATES, template)
         self._observed.templates.remove(template)
 
-    def _accepted(self, domain: ComputeDomain) -> tuple[Condition, ...]:
+    def _refusal(self, domain: ComputeDomain) -> str:
+        """Empty, or why it may not have what it asks for."""
+        if not self._observed.is_refused(domain):
+            return ""
+        label = f"{ALL_CHANNELS_LABEL}={ALL_CHANNELS_ALLOWED}"
+        return sentence(Reason.ALL_CHANNELS_REFUSED, domain=key_of(domain), label=label)
+
+    def _accepted(self, domain: ComputeDomain, refusal: str) -> tuple[Condition, ...]:
         """Said only where it is refused, or was."""
         conditions = domain.status.conditions
-        refused = self._observed.is_refused(domain)
-        if not refused and not any(condition.type == ACCEPTED for condition in conditions):
+        if not refusal and not any(condition.type == ACCEPTED for condition in conditions):
             return conditions
-        label = f"{ALL_CHANNELS_LABEL}={ALL_CHANNELS_ALLOWED}"
-        message = (
-            sentence(Reason.ALL_CHANNELS_REFUSED, domain=key_of(domain), label=label)
-            if refused
-            else sentence(Reason.ACCEPTED)
-        )
         return with_condition(
             conditions,
             ACCEPTED,
-            status=not refused,
-            reason=Reason.ALL_CHANNELS_REFUSED if refused else Reason.ACCEPTED,
-            message=message,
+            status=not refusal,
+            reason=Reason.ALL_CHANNELS_REFUSED if refusal else Reason.ACCEPTED,
+            message=refusal or sentence(Reason.ACCEPTED),
             now=self._clock.now(),
         )
 
     def _status(
-        self, domain: ComputeDomain, claims: list[ResourceClaim], conditions: tuple[Condition, ...]
+        self,
+        domain: ComputeDomain,
+        claims: list[ResourceClaim],
+        conditions: tuple[Condition, ...],
+        obstacle: Obstacle | None = None,
     ) -> ComputeDomainStatus:
         nodes = {node for claim in claims for node in claim_nodes(claim)}
         return domain_status(
@@ -151,6 +161,7 @@ class Domains:
             partitions=sorted(self._observed.partitions.values(), key=lambda p: p.metadata.name),
             conditions=conditions,
             now=self._clock.now(),
+            obstacle=obstacle,
         )
 
     def _waiting(self, domain: ComputeDomain, claims: list[ResourceClaim]) -> ComputeDomainStatus:
@@ -166,15 +177,6 @@ class Domains:
             now=self._clock.now(),
         )
         return self._status(domain, claims, conditions)
-
-    def _not_ready(
-        self, domain: ComputeDomain, status: ComputeDomainStatus, reason: Reason, message: str
-    ) -> ComputeDomainStatus:
-        self._events.warn(COMPUTE_DOMAINS, domain, reason, message)
-        conditions = with_condition(
-            status.conditions, READY, status=False, reason=reason, message=message, now=self._clock.now()
-        )
-        return structs.replace(status, status=ComputeDomainStatus().status, conditions=conditions)
 
     def _holds_channel(self, domain: ComputeDomain) -> bool:
         uid = domain.metadata.uid

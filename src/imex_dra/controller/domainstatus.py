@@ -21,6 +21,8 @@ from imex_dra.kube.conditions import with_condition
 
 _NAMED_IN_A_SENTENCE = 5
 
+Obstacle = tuple[Reason, str]
+
 
 def domain_status(
     domain: ComputeDomain,
@@ -30,13 +32,16 @@ def domain_status(
     partitions: Sequence[NVLinkPartition],
     conditions: tuple[Condition, ...],
     now: datetime,
+    obstacle: Obstacle | None = None,
 ) -> ComputeDomainStatus:
-    """`nodes` are those with an allocated claim; `conditions` the present ones, other than Ready."""
+    """`nodes` are those with an allocated claim; `obstacle` is what stands in the way of them all, if anything."""
     members = {m.node: (p, m) for p in partitions for m in p.status.members if m.state is not MemberState.LEAVING}
     entries = [_entry(name, members.get(name), cards.get(name)) for name in sorted(nodes)]
+    served = {"", *(p.metadata.name for p in partitions if _channel(p, domain) is not None)}
+    entries = [entry if entry.clique_id in served else _not_ready(entry) for entry in entries]
     entries = _with_connections(entries, cards)
     entries.sort(key=lambda entry: (entry.status is Readiness.READY, entry.name))
-    ready, reason, message = _verdict(domain, entries)
+    ready, reason, message = (False, *obstacle) if obstacle else _verdict(domain, entries)
     held = [_partition(p, domain, entries) for p in partitions if _channel(p, domain) is not None]
     return ComputeDomainStatus(
         status=Readiness.READY if ready else Readiness.NOT_READY,
@@ -77,6 +82,10 @@ def _connected(entry: DomainNode, slots: set[int], card: NVLinkNode | None) -> D
     reached = set(card.status.connected) if card else set()
     if not entry.clique_id or slots - {entry.index} <= reached:
         return entry
+    return _not_ready(entry)
+
+
+def _not_ready(entry: DomainNode) -> DomainNode:
     return DomainNode(entry.name, entry.ip_address, entry.clique_id, entry.index, Readiness.NOT_READY)
 
 

@@ -43,7 +43,10 @@ def _partition_of(card: NVLinkNode) -> Iterable[str]:
 
 class Observed:
     def __init__(self) -> None:
-        self.domains: Store[ComputeDomain] = Store(uid=lambda domain: [domain.metadata.uid])
+        self.domains: Store[ComputeDomain] = Store(
+            uid=lambda domain: [domain.metadata.uid],
+            template=lambda domain: [Key(domain.metadata.namespace, domain.template_name)],
+        )
         self.claims: Store[ResourceClaim] = Store(domain=domain_uids, node=claim_nodes)
         self.templates: Store[ResourceClaimTemplate] = Store()
         self.partitions: Store[NVLinkPartition] = Store(

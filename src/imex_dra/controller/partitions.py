@@ -15,6 +15,7 @@ from imex_dra.api.names import PARTITION_FINALIZER, RELEASE_ANNOTATION, RELEASE_
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import (
     NVLINK_PARTITIONS,
+    ChannelAssignment,
     ChannelState,
     DomainReference,
     Member,
@@ -29,7 +30,7 @@ from imex_dra.api.reasons import Reason, sentence
 from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import AlreadyExists, NotFound
-from imex_dra.controller.channels import Channels, Want, plan_channels
+from imex_dra.controller.channels import Channels, Want, plan_channels, rebuilt
 from imex_dra.controller.membership import Roster, plan_members
 from imex_dra.controller.observed import Observed, domain_uids
 from imex_dra.kube.client import Client, Selection
@@ -100,16 +101,24 @@ class Partitions:
 
     async def _channels(self, live: NVLinkPartition, roster: Roster, cards: dict[str, NVLinkNode]) -> Channels:
         return plan_channels(
-            live.status.channels,
+            live.status.channels if live.status.generation else self._rebuilt(live, cards),
             self._wants(roster.members),
             released={uid async for uid in self._released(live)},
+            refused={d.metadata.uid for d in self._observed.domains.values() if self._observed.is_refused(d)},
             count=_channel_count(cards),
             now=self._clock.now(),
         )
 
+    def _rebuilt(self, live: NVLinkPartition, cards: dict[str, NVLinkNode]) -> tuple[ChannelAssignment, ...]:
+        """A record without a generation is new; if there was one before, ComputeDomains still tell of it."""
+        name, domains = live.metadata.name, self._observed.domains.values()
+        return rebuilt(name, domains, cards.values(), self._clock.now())
+
     def _wants(self, members: Iterable[Member]) -> set[Want]:
         wants = set()
         for member in members:
+            if member.state is MemberState.LEAVING:
+                continue
             for claim in self._observed.claims.by("node", member.node):
                 for uid in domain_uids(claim):
                     domain = self._observed.domain(uid)

@@ -9,7 +9,7 @@ from imex_dra.api.meta import Key, key_of
 from imex_dra.api.names import CLIQUE_LABEL, LEASE, NAMESPACE, PartitionId
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import NVLinkPartition
-from imex_dra.api.views import NODES, Namespace, Node, ResourceClaim
+from imex_dra.api.views import NODES, Namespace, Node, ResourceClaim, ResourceClaimTemplate
 from imex_dra.base.clock import SystemClock
 from imex_dra.controller.domains import Domains
 from imex_dra.controller.observed import Observed, claim_nodes, domain_uids
@@ -59,6 +59,7 @@ class Program:
     def _subscribe(self) -> None:
         self._observed.domains.subscribe(self._domain_changed)
         self._observed.claims.subscribe(self._claim_changed)
+        self._observed.templates.subscribe(self._template_changed)
         self._observed.partitions.subscribe(self._partition_changed)
         self._observed.cards.subscribe(self._card_changed)
         self._observed.nodes.subscribe(self._node_changed)
@@ -90,6 +91,12 @@ class Program:
         self._domains.add_after(key_of(domain), _GATHER)
         for partition in self._observed.partitions.by("holder", uid):
             self._partitions.add(PartitionId(partition.metadata.name))
+
+    def _template_changed(self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None) -> None:
+        """Gone: ours is made again, and the place of somebody else's is free."""
+        if old is not None and new is None:
+            for domain in self._observed.domains.by("template", key_of(old)):
+                self._domains.add(key_of(domain))
 
     def _partition_changed(self, old: NVLinkPartition | None, new: NVLinkPartition | None) -> None:
         for partition in filter(None, (old, new)):

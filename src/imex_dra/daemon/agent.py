@@ -45,6 +45,7 @@ class Agent:
         eager: float = 0.2,
         watchful: float = 1.0,
         calm: float = 5.0,
+        remap_interval: float = _REMAP_INTERVAL,
     ) -> None:
         """Seconds between two questions: until it is READY, until all members are connected, afterwards."""
         self._files = files
@@ -52,6 +53,7 @@ class Agent:
         self._child = Child([*command, "-c", str(files.config)])
         self._ctl = Ctl(ctl_command, files.config)
         self._eager, self._watchful, self._calm = eager, watchful, calm
+        self._remap_interval = remap_interval
         self._backoff = Backoff(0.2, 10.0)
         self._wanted = self._remembered()
         self._applied: Membership | None = None
@@ -65,9 +67,14 @@ class Agent:
         socket.parent.mkdir(parents=True, exist_ok=True)
         socket.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, socket)
-        async with server, asyncio.TaskGroup() as group:
-            group.create_task(self._keep())
-            group.create_task(self._observe())
+        async with server:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._keep())
+                    group.create_task(self._observe())
+            finally:
+                for writer in self._listeners:
+                    writer.close()  # from Python 3.12 on a server waits for its connections
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._listeners.add(writer)
@@ -93,7 +100,7 @@ class Agent:
     def _remembered(self) -> Membership | None:
         try:
             return msgspec.json.decode(self._memory.read_bytes(), type=Membership)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except (FileNotFoundError, ValueError):
             return None
 
     async def _keep(self) -> None:
@@ -125,6 +132,7 @@ class Agent:
             return child.result()
         finally:
             self._applied = None
+            self._say(state=ImexState.UNAVAILABLE, connected=())
             child.cancel()
             await asyncio.wait({child})
 
@@ -143,14 +151,27 @@ class Agent:
         match next_step(self._applied, self._wanted):
             case Step.START | Step.RESTART:
                 return False
+            case Step.REMAP if self._state.state is ImexState.UNAVAILABLE:
+                return True  # it may not handle signals yet, and would die of one: when it answers, we are back
             case Step.REMAP if loop.time() < self._remap_at:
                 loop.call_at(self._remap_at, self._news.set)
                 return True
             case Step.REMAP:
-                self._files.write_hosts(self._wanted)
-                self._child.signal(signal.SIGUSR1)
-                self._remap_at = loop.time() + _REMAP_INTERVAL
+                self._remap_at = loop.time() + self._remap_interval
+                if not self._remapped(self._wanted):
+                    loop.call_at(self._remap_at, self._news.set)
+                    return True
         self._apply(self._wanted)
+        return True
+
+    def _remapped(self, membership: Membership) -> bool:
+        """What can't be written now is tried again: no reason to end a daemon that serves others."""
+        try:
+            self._files.write_hosts(membership)
+        except (ImexError, OSError) as error:
+            log.error("the hosts file can't be written", error=str(error))
+            return False
+        self._child.signal(signal.SIGUSR1)
         return True
 
     def _apply(self, membership: Membership) -> None:
@@ -160,21 +181,23 @@ class Agent:
 
     async def _observe(self) -> None:
         while True:
-            if self._child.running and self._applied is not None:
-                await self._ask(self._applied)
+            if self._applied is not None and (pid := self._child.pid):
+                await self._ask(self._applied, pid)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause()):
                     await self._curious.wait()
             self._curious.clear()
 
-    async def _ask(self, applied: Membership) -> None:
+    async def _ask(self, applied: Membership, pid: int) -> None:
         state = await self._ctl.state()
         domain = await self._ctl.domain() if state is ImexState.READY else None
-        if applied is not self._applied or not self._child.running:
+        if applied is not self._applied or pid != self._child.pid:
             return
         connected = domain.connected_both_ways(applied.own_slot) if domain else ()
         problem = self._state.problem if state is ImexState.UNAVAILABLE else ""
         self._say(state=state, connected=connected, problem=problem)
+        if self._wanted is not applied and state is not ImexState.UNAVAILABLE:
+            self._news.set()
 
     def _pause(self) -> float:
         if self._applied is None:

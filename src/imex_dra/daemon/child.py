@@ -21,8 +21,9 @@ class Child:
         self._said: deque[str] = deque(maxlen=_LAST_LINES)
 
     @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
+    def pid(self) -> int | None:
+        """None while it does not run."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> str:
         """Starts it and waits for its end; returns how it ended, in words."""

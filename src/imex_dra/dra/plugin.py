@@ -7,6 +7,7 @@ reported as "skipped", and the reason would be lost.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -66,7 +67,7 @@ def sockets(kubelet: Path, instance: str) -> Sockets:
         kubelet / "plugins" / DRIVER / f"dra-{instance}.sock",
     )
     for path in chosen:
-        if len(str(path)) > _LONGEST_SOCKET_PATH:
+        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
             raise Misconfigured(f"{path} is longer than a unix socket path may be ({_LONGEST_SOCKET_PATH} bytes)")
     return chosen
 
@@ -172,7 +173,7 @@ def _device(device: PreparedDevice) -> dra_pb2.Device:
 def _words(error: Exception, claim: ClaimId) -> str:
     if isinstance(error, ImexError):
         log.warning("claim failed", claim=str(claim), error=str(error))
-        return str(error)
+        return str(error) or type(error).__name__  # an empty one would mean success
     log.error("claim failed unexpectedly", claim=str(claim), exc_info=error)
     return f"claim {claim}: unexpected {type(error).__name__}: {error}; see the log of imex node on this node"
 

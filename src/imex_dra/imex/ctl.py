@@ -1,18 +1,24 @@
 """Asking the daemon what it thinks, through its own ctl.
 
 `-q` is cheap and answers even in broken states; `-N` asks every node and may hang: each call has a time limit,
-and no answer is an answer (UNAVAILABLE).
+and no answer is an answer (UNAVAILABLE). One that hangs is killed with all its children, which would otherwise
+hold our end of the pipe open for as long as they like.
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import structlog
 from msgspec import Struct, field
 
 from imex_dra.api.nvlinknode import ImexState
+
+log = structlog.get_logger()
 
 
 class Connection(Struct):
@@ -62,19 +68,24 @@ class Ctl:
         answer = await self._ask("-N", "-j")
         try:
             return msgspec.json.decode(answer, type=DomainView)
-        except msgspec.MsgspecError:
+        except ValueError:  # of msgspec's own, or because it is no UTF-8
             return None
 
     async def _ask(self, *flags: str) -> bytes:
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            "-c",
-            str(self._config),
-            *flags,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                "-c",
+                str(self._config),
+                *flags,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                process_group=0,
+            )
+        except OSError as error:
+            log.error("nvidia-imex-ctl can't be started", command=self._command[0], error=error.strerror)
+            return b""
         try:
             async with asyncio.timeout(self._limit):
                 output, _ = await process.communicate()
@@ -84,5 +95,5 @@ class Ctl:
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()

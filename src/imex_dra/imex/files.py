@@ -10,6 +10,9 @@ from imex_dra.base.errors import Misconfigured
 from imex_dra.base.files import write_atomically
 from imex_dra.imex.membership import Membership
 
+_AS_IT_IS = "surrogateescape"
+"""Lines of others need not be UTF-8; they are kept byte for byte."""
+
 SERVER_PORT = 50000
 COMMAND_PORT = 50005
 
@@ -30,16 +33,16 @@ class Files:
 
     def write_hosts(self, membership: Membership) -> None:
         names = membership.hosts()
-        old = self._hosts.read_text() if self._hosts.exists() else ""
+        old = _text(self._hosts) if self._hosts.exists() else ""
         others = [line for line in old.splitlines() if not names.keys() & set(line.split()[1:])]
         lines = [*others, *(f"{address}\t{name}" for name, address in names.items())]
         content = "".join(f"{line}\n" for line in lines)
         if content == old:
             return
-        with self._hosts.open("r+" if self._hosts.exists() else "w") as file:
+        with self._hosts.open("r+" if self._hosts.exists() else "w", errors=_AS_IT_IS) as file:
             file.write(content)
             file.truncate()
-        if self._hosts.read_text() != content:
+        if _text(self._hosts) != content:
             raise Misconfigured(f"{self._hosts} was changed by somebody else while it was written")
 
     def _config(self, membership: Membership, quorum: str) -> str:
@@ -57,3 +60,7 @@ class Files:
             "IMEX_CMD_UNIX_DOMAIN_PATH": str(self.command_socket),
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors=_AS_IT_IS)

@@ -51,5 +51,5 @@ async def messages(reader: asyncio.StreamReader, type_: type[M]) -> AsyncIterato
             return
         try:
             yield msgspec.json.decode(body, type=type_)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:  # of msgspec's own, or because it is no UTF-8
             raise Rejected(f"not a {type_.__name__}: {error}") from error

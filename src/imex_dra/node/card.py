@@ -1,8 +1,12 @@
 """The node's card: what it tells the controller about itself. Pure."""
 
 from imex_dra.api.nvlinknode import NVLinkNodeStatus
+from imex_dra.imex.link import DaemonState
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.readiness import Knowledge, obstacle
+
+_ELSEWHERE = DaemonState()
+"""Slots and generations count within a partition: a daemon that still runs in another one has none in this."""
 
 
 def card_status(
@@ -10,15 +14,16 @@ def card_status(
 ) -> NVLinkNodeStatus:
     """Held channels are as of the applied generation: a pod that comes or goes is no reason to write."""
     hindrance = obstacle(known)
-    applied = known.daemon.generation
+    daemon = known.daemon if known.daemon.partition == known.reading.partition else _ELSEWHERE
+    applied = daemon.generation
     renewed = applied != last.applied_generation or known.reading.partition != last.partition
     return NVLinkNodeStatus(
         fabric=known.reading.fabric,
         partition=known.reading.partition,
         address=address,
-        slot=known.daemon.slot,
+        slot=daemon.slot,
         imex_state=known.daemon.state,
-        connected=known.daemon.connected,
+        connected=daemon.connected,
         driver_version=known.reading.driver_version,
         channel_count=known.reading.channel_count,
         boot_id=known.reading.boot_id,

@@ -102,7 +102,7 @@ class CheckpointFile:
             if envelope.checksum != _checksum(envelope.payload):
                 raise Unreadable(f"{self._path}: the checksum is wrong")
             return msgspec.json.decode(envelope.payload, type=Checkpoint)
-        except msgspec.MsgspecError as error:
+        except ValueError as error:  # of msgspec's own, or because it is no UTF-8
             raise Unreadable(f"{self._path}: {error}") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
@@ -111,10 +111,17 @@ class CheckpointFile:
         write_atomically(self._path, msgspec.json.encode(envelope), mode=0o600)
 
     def set_aside(self) -> Path:
-        """Out of the way, but not lost: somebody may want to know what was in it."""
+        """A copy, for somebody who wants to know what was in it. The file itself stays until it is saved anew:
+        one that is not there would mean that nothing is prepared.
+        """
         aside = self._path.with_suffix(".unreadable")
-        self._path.rename(aside)
+        write_atomically(aside, self._path.read_bytes(), mode=0o600)
         return aside
+
+    def remove_leftovers(self) -> None:
+        """Of a process that was killed while it wrote; under the lock, nobody else writes."""
+        for leftover in self._path.parent.glob(f".{self._path.stem}.*"):
+            leftover.unlink(missing_ok=True)
 
 
 def _checksum(payload: str) -> str:

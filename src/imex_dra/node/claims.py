@@ -37,15 +37,21 @@ def read_wish(claim_id: ClaimId, claim: ResourceClaim, node: str) -> Wish:
     return Wish(claim_id, configs[0].domain_id, configs[0].domain_id, mode, results)
 
 
+def base_request(result: AllocationResult) -> str:
+    """Without the alternative that was chosen: a result of `firstAvailable` names `<request>/<alternative>`."""
+    return result.request.partition("/")[0]
+
+
 def _results(claim_id: ClaimId, claim: ResourceClaim, node: str) -> tuple[AllocationResult, ...]:
     if claim.status.allocation is None:
         raise _not_here(claim_id, node, "it is not allocated")
     results = claim.results
     if not results:
         raise _not_here(claim_id, node, f"nothing in it is allocated from {DRIVER}")
-    if any(result.pool != node for result in results):
-        raise _not_here(claim_id, node, f"it is allocated on node {results[0].pool}")
-    requests = [result.request for result in results]
+    for result in results:
+        if result.pool != node:
+            raise _not_here(claim_id, node, f"it is allocated on node {result.pool}")
+    requests = [base_request(result) for result in results]
     if len(set(requests)) != len(requests):
         raise _not_here(claim_id, node, "a request asks for more than one channel, and there is only one")
     return results
@@ -67,7 +73,8 @@ def _config(claim_id: ClaimId, claim: ResourceClaim, result: AllocationResult) -
 
 def _applies(config: DeviceConfig, result: AllocationResult) -> bool:
     mine = config.opaque is not None and config.opaque.driver == DRIVER
-    return mine and (not config.requests or result.request in config.requests)
+    names = {result.request, base_request(result)}
+    return mine and (not config.requests or not names.isdisjoint(config.requests))
 
 
 def _not_here(claim: ClaimId, node: str, cause: str) -> Rejected:

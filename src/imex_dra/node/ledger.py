@@ -48,6 +48,8 @@ class Ledger(Struct, frozen=True):
     def mend(self, claim: PreparedClaim) -> None:
         """The spec as it should be now: the driver may have been loaded anew, with another device number."""
         with self.file.locked():
+            if self._load().claims.get(claim.uid) != claim:
+                raise NotYet(sentence(Reason.OVERTAKEN, claim=f"{claim.namespace}/{claim.name}"))
             self._write_spec(claim)
 
     def strike(self, uid: str) -> None:
@@ -59,6 +61,8 @@ class Ledger(Struct, frozen=True):
     def tidy(self) -> None:
         """At start: what was written for a claim that never became prepared."""
         with self.file.locked():
+            self.file.remove_leftovers()
+            self.specs.remove_leftovers()
             for orphan in self.specs.claims() - self._load().claims.keys():
                 log.warning("removing a CDI spec that no prepared claim owns", claim_uid=orphan)
                 self.specs.remove(orphan)
@@ -82,9 +86,11 @@ class Ledger(Struct, frozen=True):
         checkpoint = Checkpoint()
         for uid in self.specs.claims():
             spec = self.specs.read(uid)
-            if spec and _ANNOTATION in spec.annotations:
-                claim = msgspec.json.decode(spec.annotations[_ANNOTATION], type=PreparedClaim)
-                checkpoint = checkpoint.with_claim(claim)
+            try:
+                annotation = spec.annotations.get(_ANNOTATION, "") if spec else ""
+                checkpoint = checkpoint.with_claim(msgspec.json.decode(annotation, type=PreparedClaim))
+            except msgspec.MsgspecError as error:
+                log.error("a CDI spec does not say what was prepared", claim_uid=uid, error=str(error))
         return checkpoint
 
     def _expect_channel_free(self, checkpoint: Checkpoint, claim: PreparedClaim) -> None:
@@ -102,12 +108,12 @@ class Ledger(Struct, frozen=True):
                 )
 
     def _write_spec(self, claim: PreparedClaim) -> None:
-        annotation = msgspec.json.encode(claim).decode()
+        annotations = {_ANNOTATION: msgspec.json.encode(claim).decode(), "imex-dra.io/driver": DRIVER}
         spec = self.specs.read(claim.uid)
         edits = self._edits(claim)
-        if spec and spec.devices[0].container_edits == edits and spec.annotations.get(_ANNOTATION) == annotation:
+        if spec and spec.annotations == annotations and [d.container_edits for d in spec.devices] == [edits]:
             return
-        self.specs.write(claim.uid, edits, {_ANNOTATION: annotation, "imex-dra.io/driver": DRIVER})
+        self.specs.write(claim.uid, edits, annotations)
 
     def _edits(self, claim: PreparedClaim) -> ContainerEdits:
         environment = [f"COMPUTE_DOMAIN_NAME={claim.domain_name}", f"COMPUTE_DOMAIN_UUID={claim.domain_uid}"]

@@ -16,7 +16,7 @@ from msgspec import structs
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key, key_of
 from imex_dra.api.nvlinknode import FabricState
-from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
 from imex_dra.api.reasons import Reason, sentence
 from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.clock import Clock
@@ -25,7 +25,7 @@ from imex_dra.cdi.spec import device_id
 from imex_dra.dra.plugin import ClaimId, PreparedDevice
 from imex_dra.kube.client import Client, Selection
 from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
-from imex_dra.node.claims import Wish, read_wish
+from imex_dra.node.claims import Wish, base_request, read_wish
 from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
 from imex_dra.node.ledger import Ledger
 from imex_dra.node.readiness import Knowledge, Obstacle
@@ -52,14 +52,15 @@ class Preparation:
         self._deadline = deadline
 
     async def prepare(self, claim: ClaimId) -> tuple[PreparedDevice, ...]:
+        start = self._clock.monotonic()
         checkpoint = await asyncio.to_thread(self._ledger.read)
         held = checkpoint.claims.get(claim.uid)
         if held is not None and held.boot_id == self._situation.known.reading.boot_id:
             await asyncio.to_thread(self._ledger.mend, held)
             return _devices(held)
-        wish = await self._read(claim)
+        wish = await self._read(claim, start)
         log.info("preparing", claim=str(claim), domain=wish.domain_uid)
-        grant = await self._grant(wish, checkpoint)
+        grant = await self._grant(wish, checkpoint, start)
         prepared = _prepared(wish, grant, self._situation.known)
         await asyncio.to_thread(self._ledger.enter, prepared, checkpoint.calls)
         log.info("prepared", claim=str(claim), channel=prepared.channel)
@@ -69,63 +70,69 @@ class Preparation:
         await asyncio.to_thread(self._ledger.strike, claim.uid)
         log.info("unprepared", claim=str(claim))
 
-    async def _read(self, claim_id: ClaimId) -> Wish:
+    async def _read(self, claim_id: ClaimId, start: float) -> Wish:
+        request = self._client.get(RESOURCE_CLAIMS, Key(claim_id.namespace, claim_id.name))
         try:
-            claim = await self._call(
-                claim_id, self._client.get(RESOURCE_CLAIMS, Key(claim_id.namespace, claim_id.name))
-            )
+            claim = await self._call(claim_id, request, start)
         except NotFound as error:
             raise Rejected(sentence(Reason.NO_SUCH_CLAIM, claim=claim_id)) from error
         return read_wish(claim_id, claim, self._situation.known.node)
 
-    async def _grant(self, wish: Wish, checkpoint: Checkpoint) -> Grant:
-        start = self._clock.monotonic()
+    async def _grant(self, wish: Wish, checkpoint: Checkpoint, start: float) -> Grant:
         domain: ComputeDomain | None = None
         while True:
             changed, known = self._situation.changed, self._situation.known
             if domain is None and known.assignment(wish.domain_uid) is None:
-                domain = await self._domain(wish)
+                domain = await self._domain(wish, start)
                 wish = wish._replace(domain=str(key_of(domain)))
                 continue
             if known.reading.fabric.state is FabricState.NONE:
-                return without_fabric(known, domain or await self._domain(wish))
-            verdict = await self._decide(known, wish, checkpoint)
+                return without_fabric(known, domain or await self._domain(wish, start))
+            verdict = await self._decide(known, wish, checkpoint, start)
             if isinstance(verdict, Grant):
                 return verdict
-            waited = self._clock.monotonic() - start
             if verdict.hopeless:
-                raise Rejected(verdict.words(waited))
-            if waited >= self._deadline:
-                raise NotYet(verdict.words(waited))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._deadline - waited):
+                raise Rejected(verdict.words())
+            try:
+                async with asyncio.timeout(self._left(start)):
                     await changed.wait()
+            except TimeoutError:
+                raise NotYet(verdict.words(self._clock.monotonic() - start)) from None
 
-    async def _decide(self, known: Knowledge, wish: Wish, checkpoint: Checkpoint) -> Grant | Obstacle:
+    async def _decide(
+        self, known: Knowledge, wish: Wish, checkpoint: Checkpoint, start: float
+    ) -> Grant | Obstacle:
         """What we watched may be old: a ComputeDomain that is new to this node is looked up live."""
         verdict = decide(known, wish)
         served = {claim.domain_uid for claim in checkpoint.claims.values()}
         if isinstance(verdict, Obstacle) or wish.domain_uid in served:
             return verdict
-        live = await self._call(wish.claim, self._client.get(NVLINK_PARTITIONS, Key("", known.reading.partition)))
+        live: NVLinkPartition | None = None
+        with suppress(NotFound):
+            request = self._client.get(NVLINK_PARTITIONS, Key("", known.reading.partition))
+            live = await self._call(wish.claim, request, start)
         return decide(structs.replace(known, partition=live), wish)
 
-    async def _domain(self, wish: Wish) -> ComputeDomain:
+    async def _domain(self, wish: Wish, start: float) -> ComputeDomain:
         """In its namespace, or, to tell the truth about why not, anywhere."""
-        here = await self._call(wish.claim, self._client.list(COMPUTE_DOMAINS, Selection(wish.claim.namespace)))
+        request = self._client.list(COMPUTE_DOMAINS, Selection(wish.claim.namespace))
+        here = await self._call(wish.claim, request, start)
         if any(domain.metadata.uid == wish.domain_uid for domain in here):
             return expect_domain(wish, here)
-        return expect_domain(wish, await self._call(wish.claim, self._client.list(COMPUTE_DOMAINS)))
+        return expect_domain(wish, await self._call(wish.claim, self._client.list(COMPUTE_DOMAINS), start))
 
-    async def _call(self, claim: ClaimId, request: Coroutine[Any, Any, R]) -> R:
+    async def _call(self, claim: ClaimId, request: Coroutine[Any, Any, R], start: float) -> R:
         """A request that must not outlast the kubelet's patience, with an error that says who was not reached."""
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self._left(start)):
                 return await request
         except (ApiRetryable, Forbidden, TimeoutError) as error:
             cause = str(error) or "no answer in time"
             node = self._situation.known.node
             raise NotYet(sentence(Reason.API_UNREACHABLE, node=node, claim=claim, cause=cause)) from error
+
+    def _left(self, start: float) -> float:
+        return start + self._deadline - self._clock.monotonic()
 
 
 def _prepared(wish: Wish, grant: Grant, known: Knowledge) -> PreparedClaim:
@@ -138,7 +145,7 @@ def _prepared(wish: Wish, grant: Grant, known: Knowledge) -> PreparedClaim:
         partition=grant.partition,
         channel=grant.channel,
         all=grant.all,
-        devices=tuple((result.request, result.pool, result.device) for result in wish.results),
+        devices=tuple((base_request(result), result.pool, result.device) for result in wish.results),
         boot_id=known.reading.boot_id,
     )
 

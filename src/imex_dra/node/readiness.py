@@ -23,14 +23,19 @@ class Knowledge(Struct, frozen=True):
     partition: NVLinkPartition | None = None
 
     @property
+    def home(self) -> NVLinkPartition | None:
+        """The partition as it was last seen, if it is the one that the hardware names now."""
+        seen = self.partition
+        return seen if seen is not None and seen.metadata.name == self.reading.partition else None
+
+    @property
     def member(self) -> Member | None:
-        if self.partition is None:
-            return None
-        members = (m for m in self.partition.status.members if m.state is not MemberState.LEAVING)
-        return next((member for member in members if member.node == self.node), None)
+        members = self.home.status.members if self.home else ()
+        mine = (m for m in members if m.node == self.node and m.state is not MemberState.LEAVING)
+        return next(mine, None)
 
     def assignment(self, domain_uid: str) -> ChannelAssignment | None:
-        channels = self.partition.status.channels if self.partition else ()
+        channels = self.home.status.channels if self.home else ()
         mine = (c for c in channels if c.state is ChannelState.ASSIGNED and c.compute_domain.uid == domain_uid)
         return next(mine, None)
 
@@ -89,11 +94,11 @@ def _daemon_obstacle(known: Knowledge) -> Obstacle | None:
 
 def connected_to_all(known: Knowledge) -> bool:
     """With every other member that is READY itself; asked only before the first seats are offered."""
-    if known.partition is None or known.member is None:
+    if known.home is None or known.member is None:
         return False
     others = {
         member.slot
-        for member in known.partition.status.members
+        for member in known.home.status.members
         if member.state is MemberState.READY and member.node != known.node
     }
     return others <= set(known.daemon.connected)

@@ -50,9 +50,10 @@ def next_seating(seating: Seating, known: Knowledge, now: float) -> tuple[Seatin
         return structs.replace(seating, doubt_since=None), None
     patience = WITHDRAW_AFTER if seating.offered else RESTORE_AFTER
     since = now if seating.doubt_since is None else seating.doubt_since
-    if now - since >= patience:
+    remaining = since + patience - now
+    if remaining <= 0:
         return Seating(Offer.OFFERED if able else Offer.WITHDRAWN), None
-    return structs.replace(seating, doubt_since=since), since + patience - now
+    return structs.replace(seating, doubt_since=since), remaining
 
 
 def seats_slice(known: Knowledge, owner: OwnerReference, seats: int = SEATS) -> ResourceSlice:

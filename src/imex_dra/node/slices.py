@@ -23,7 +23,7 @@ from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.patch import patch_changes
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_dra.node.readiness import Knowledge
+from imex_dra.node.readiness import Knowledge, obstacle
 from imex_dra.node.seats import Offer, Seating, next_seating, seats_slice
 from imex_dra.node.situation import Situation
 
@@ -76,6 +76,8 @@ class SlicePublisher:
         if not self._seating.offered:
             for live in mine:
                 await self._delete(live)
+        elif obstacle(known) is not None:
+            return  # in doubt: what was offered stays as it was, clique and all
         elif not mine:
             await self._create(known)
         else:
@@ -95,7 +97,8 @@ class SlicePublisher:
             return
         pool = structs.replace(live.spec.pool, generation=live.spec.pool.generation + 1)
         spec = structs.replace(live.spec, devices=wanted.spec.devices, pool=pool)
-        await patch_changes(self._client, RESOURCE_SLICES, live, structs.replace(live, spec=spec))
+        after = structs.replace(live, spec=spec)
+        self._store.upsert(await patch_changes(self._client, RESOURCE_SLICES, live, after))
 
     async def _delete(self, live: ResourceSlice) -> None:
         with suppress(NotFound):

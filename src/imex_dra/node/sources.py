@@ -5,11 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-import structlog
-
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
-from imex_dra.base.errors import ImexError
+from imex_dra.base.errors import Rejected
 from imex_dra.base.waiting import first_of
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.imex.link import DaemonState, frame, messages
@@ -18,8 +16,6 @@ from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
 from imex_dra.node.situation import Situation
-
-log = structlog.get_logger()
 
 _RECONNECT = 0.2
 _NO_AGENT = "imex daemon does not answer on this node"
@@ -35,13 +31,11 @@ async def follow_partition(client: Client, situation: Situation) -> NoReturn:
     """Watches the one NVLinkPartition that the hardware names, and another one when it names another."""
     while True:
         name = situation.known.reading.partition
-        watching = asyncio.create_task(_watch(client, situation, name))
-        try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_watch(client, situation, name))
             while situation.known.reading.partition == name:
                 await situation.changed.wait()
-        finally:
             watching.cancel()
-            await asyncio.wait({watching})
         situation.learn(partition=None)
 
 
@@ -56,23 +50,30 @@ async def _watch(client: Client, situation: Situation, name: PartitionId) -> Non
 async def follow_agent(socket: Path, situation: Situation) -> NoReturn:
     """Tells the agent who the members are, and hears how its daemon is."""
     while True:
+        problem = _NO_AGENT
         try:
             reader, writer = await asyncio.open_unix_connection(socket)
         except OSError:
-            situation.learn(daemon=DaemonState(problem=_NO_AGENT))
-            await asyncio.sleep(_RECONNECT)
-            continue
-        telling = asyncio.create_task(_tell(writer, situation))
+            pass
+        else:
+            problem = await _converse(reader, writer, situation)
+        situation.learn(daemon=DaemonState(problem=problem))
+        await asyncio.sleep(_RECONNECT)
+
+
+async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, situation: Situation) -> str:
+    """Until the agent is gone, or can't be understood; returns which, in a sentence."""
+    async with asyncio.TaskGroup() as group:
+        telling = group.create_task(_tell(writer, situation))
         try:
             async for state in messages(reader, DaemonState):
                 situation.learn(daemon=state)
-        except ImexError as error:
-            log.warning("the IMEX agent sent something strange", error=str(error))
+        except Rejected as error:
+            return f"imex daemon of this node can't be understood ({error}): is it of another version?"
         finally:
             telling.cancel()
-            await asyncio.wait({telling})
             writer.close()
-        situation.learn(daemon=DaemonState(problem=_NO_AGENT))
+    return _NO_AGENT
 
 
 async def _tell(writer: asyncio.StreamWriter, situation: Situation) -> None:

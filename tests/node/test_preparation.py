@@ -1,0 +1,179 @@
+"""Preparing claims of a real API server: what is answered, what is waited for, what is written down."""
+
+import asyncio
+
+import pytest
+
+from imex_dra.api.computedomain import COMPUTE_DOMAINS
+from imex_dra.api.nvlinknode import FabricState, ImexState
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, ChannelState
+from imex_dra.base.errors import NotYet, Rejected
+from imex_dra.dra.plugin import PreparedDevice
+from imex_dra.kube.client import Client
+from tests.kube.proxy import Proxy
+from tests.kube.waiting import until
+from tests.node.facts import daemon, reading
+from tests.node.prepared import prepared
+from tests.node.scene import Scene
+
+pytestmark = pytest.mark.kube
+
+
+def asked_for_domains(proxy: Proxy) -> bool:
+    return any("/computedomains" in request for request in proxy.requests)
+
+
+def live_reads(proxy: Proxy) -> int:
+    return sum("/nvlinkpartitions/" in request for request in proxy.requests)
+
+
+async def test_a_claim_whose_channel_is_assigned_is_prepared_at_once(scene: Scene) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    claim = await scene.claim(domain.metadata.uid)
+    answer = await scene.preparation().prepare(claim)
+    assert answer == (PreparedDevice("channel", "n1", "channel-3", (f"imex-dra.io/channel={claim.uid}",)),)
+    assert scene.desk.held() == scene.desk.specs() == {claim.uid: 7}
+    assert scene.desk.stored().claims[claim.uid].domain_name == "job"
+
+
+async def test_a_prepare_waits_for_every_condition_and_is_woken_by_the_last(
+    scene: Scene, far_client: Client, proxy: Proxy
+) -> None:
+    domain = await scene.domain()
+    claim = await scene.claim(domain.metadata.uid)
+    able, at_the_end = scene.situation.known, []
+    scene.learn(reading=reading(FabricState.PENDING), daemon=daemon(ImexState.UNAVAILABLE), partition=None)
+    call = asyncio.create_task(scene.preparation(far_client).prepare(claim))
+    call.add_done_callback(lambda _: at_the_end.append(scene.situation.known))
+    await until(lambda: asked_for_domains(proxy))
+    await scene.assign(domain, 9)
+    scene.learn(reading=able.reading)
+    assigned = await scene.see_partition()
+    await scene.see_partition()
+    scene.learn(daemon=able.daemon)
+    async with asyncio.timeout(15):
+        await call
+    assert [(known.reading, known.daemon, known.partition) for known in at_the_end] == [
+        (able.reading, able.daemon, assigned)
+    ]
+    assert scene.desk.specs() == {claim.uid: 9}
+
+
+async def test_on_a_node_without_fabric_the_claim_is_prepared_without_a_channel(scene: Scene) -> None:
+    domain = await scene.domain()
+    claim = await scene.claim(domain.metadata.uid)
+    scene.learn(reading=reading(FabricState.NONE), daemon=daemon(ImexState.UNAVAILABLE), partition=None)
+    await scene.preparation().prepare(claim)
+    assert scene.desk.specs() == {claim.uid: -1}
+
+
+async def test_a_computedomain_that_is_new_to_the_node_is_looked_up_live_and_a_known_one_is_not(
+    scene: Scene, far_client: Client, proxy: Proxy
+) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    await scene.assign(domain, 8)
+    first, second = [await scene.claim(domain.metadata.uid) for _ in range(2)]
+    await scene.preparation(far_client).prepare(first)
+    assert live_reads(proxy) == 1
+    assert scene.desk.held() == {first.uid: 8}
+    await scene.see_partition()
+    await scene.preparation(far_client).prepare(second)
+    assert live_reads(proxy) == 1
+    assert scene.desk.held() == {first.uid: 8, second.uid: 8}
+
+
+async def test_an_assignment_that_is_no_longer_true_is_not_used(scene: Scene) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    await scene.assign(domain, 7, state=ChannelState.RESTING)
+    claim = await scene.claim(domain.metadata.uid)
+    with pytest.raises(NotYet, match=f"ComputeDomain .* has no channel in NVLink partition {scene.partition} yet"):
+        await scene.preparation(deadline=2.0).prepare(claim)
+    assert scene.desk.held() == scene.desk.specs() == {}
+
+
+async def test_a_partition_that_was_deleted_behind_the_watch_gives_no_channel(scene: Scene) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.admin.delete(NVLINK_PARTITIONS, await scene.see_partition())
+    claim = await scene.claim(domain.metadata.uid)
+    with pytest.raises(NotYet, match=f"node n1 is not a member of NVLink partition {scene.partition}"):
+        await scene.preparation(deadline=2.0).prepare(claim)
+    assert scene.desk.held() == scene.desk.specs() == {}
+
+
+async def test_a_channel_that_another_computedomain_still_holds_here_is_not_given(scene: Scene) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    scene.desk.ledger().enter(prepared("old", channel=7, domain="before", partition=scene.partition), since=0)
+    claim = await scene.claim(domain.metadata.uid)
+    with pytest.raises(NotYet, match=r"channel 7 of NVLink partition .* is still held on node n1 by claim team/"):
+        await scene.preparation(deadline=2.0).prepare(claim)
+    assert scene.desk.held() == scene.desk.specs() == {"old": 7}
+
+
+async def test_unpreparing_needs_nothing_but_the_disk(scene: Scene, far_client: Client, proxy: Proxy) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    claim = await scene.claim(domain.metadata.uid)
+    await scene.preparation().prepare(claim)
+    await scene.forget(claim)
+    scene.learn(reading=reading(FabricState.BROKEN), daemon=daemon(ImexState.UNAVAILABLE), partition=None)
+    proxy.cut(for_good=True)
+    for _ in range(2):
+        await scene.preparation(far_client).unprepare(claim)
+        assert scene.desk.held() == scene.desk.specs() == {}
+    assert proxy.requests == []
+
+
+async def test_a_claim_prepared_before_is_answered_again_without_the_api_server(
+    scene: Scene, far_client: Client, proxy: Proxy
+) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    claim = await scene.claim(domain.metadata.uid)
+    answer = await scene.preparation().prepare(claim)
+    spec = scene.desk.spec(claim.uid)
+    scene.desk.root.load_driver(99)
+    proxy.cut(for_good=True)
+    assert await scene.preparation(far_client).prepare(claim) == answer
+    spec["devices"][0]["containerEdits"]["deviceNodes"][0]["major"] = 99
+    assert scene.desk.spec(claim.uid) == spec
+
+
+async def test_after_a_reboot_a_claim_is_verified_anew(scene: Scene) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    claim = await scene.claim(domain.metadata.uid)
+    old = prepared(claim.uid, channel=3, partition=scene.partition, boot_id="boot-0")
+    scene.desk.ledger().enter(old, since=0)
+    await scene.preparation().prepare(claim)
+    assert scene.desk.specs() == {claim.uid: 7}
+    assert scene.desk.stored().claims[claim.uid].boot_id == "boot-1"
+    scene.desk.ledger().enter(old, since=0)
+    await scene.admin.delete(COMPUTE_DOMAINS, domain)
+    await scene.write_partition()
+    await scene.see_partition()
+    with pytest.raises(Rejected, match="has none with this UID"):
+        await scene.preparation().prepare(claim)
+
+
+async def test_two_prepares_of_one_claim_at_once_agree(scene: Scene) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    claim = await scene.claim(domain.metadata.uid)
+    preparations = [scene.preparation(), scene.preparation()]
+    calls = [asyncio.create_task(preparation.prepare(claim)) for preparation in preparations]
+    await scene.see_partition()
+    first, second = await asyncio.gather(*calls)
+    assert first == second
+    assert scene.desk.held() == scene.desk.specs() == {claim.uid: 7}
