@@ -1,0 +1,139 @@
+"""One kubelet: everything that a node does, over a runtime that outlives it.
+
+    <root>/k/plugins_registry     where plugins announce themselves
+    <root>/k/dra_manager_state    claims that this node holds
+    <root>/run/cdi, etc/cdi       CDI specs
+    <root>/pods/<uid>             what pods have on disk
+
+Cancelling `run` is what `kill -9` is to the real one: containers go on, and the next `run` finds them.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import structlog
+
+from imex_dra.base.clock import Clock
+from imex_dra.kube.client import Selection
+from imex_dra.kube.reflector import Reflector
+from imex_dra.kube.store import Store
+from imex_dra.sandbox.kubelet.claims import Claims
+from imex_dra.sandbox.kubelet.client import NodeClient
+from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox
+from imex_dra.sandbox.kubelet.events import Events
+from imex_dra.sandbox.kubelet.ledger import Ledger
+from imex_dra.sandbox.kubelet.node import HEARTBEAT, NodeKeeper
+from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
+from imex_dra.sandbox.kubelet.orders import OrderDesk
+from imex_dra.sandbox.kubelet.plugins import CALL_LIMIT, WIPE_DELAY, Plugins
+from imex_dra.sandbox.kubelet.pods import RESYNC, RETRY, PodWorker, Ward, stop
+from imex_dra.sandbox.kubelet.registry import Registry
+from imex_dra.sandbox.kubelet.views import PODS, Pod
+from imex_dra.sandbox.kubelet.volumes import Volumes
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The real kubelet's, all of them."""
+
+    resync: float = RESYNC
+    retry: float = RETRY
+    reconcile: float = 60.0
+    wipe_delay: float = WIPE_DELAY
+    call_limit: float = CALL_LIMIT
+    heartbeat: float = HEARTBEAT
+
+
+class Kubelet:
+    def __init__(
+        self,
+        facts: NodeFacts,
+        root: Path,
+        *,
+        client: NodeClient,
+        runtime: Runtime,
+        clock: Clock,
+        timing: Timing | None = None,
+    ) -> None:
+        timing = timing or Timing()
+        self.facts = facts
+        self._runtime = runtime
+        self._timing = timing
+        self._keeper = NodeKeeper(client, facts, clock, heartbeat=timing.heartbeat)
+        self._plugins = Plugins(
+            self._keeper.wipe_slices, wipe_delay=timing.wipe_delay, call_limit=timing.call_limit
+        )
+        self._registry = Registry(root / "k" / "plugins_registry", self._plugins)
+        self._claims = Claims(client, self._plugins, Ledger(root / "k"))
+        self._events = Events(client, facts.name, clock)
+        desk = OrderDesk(self._claims, Volumes(client), root, facts.address)
+        self._ward = Ward(
+            facts, client, self._claims, runtime, desk, self._events, clock, timing.resync, timing.retry
+        )
+        self._pods: Store[Pod] = Store()
+        self._reflector = Reflector(
+            client, PODS, self._pods, selection=Selection(fields=f"spec.nodeName={facts.name}")
+        )
+        self._workers: dict[str, PodWorker] = {}
+
+    async def run(self) -> NoReturn:
+        self._runtime.on_end = self._container_ended
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._pods.subscribe(lambda old, new: self._changed(group, old, new))
+                for work in (
+                    self._keeper.run(),
+                    self._keeper.wipe_slices(),
+                    self._registry.run(),
+                    self._events.run(),
+                    self._reflector.run(),
+                    self._reconcile(group),
+                ):
+                    group.create_task(work)
+        finally:
+            self._runtime.on_end = lambda uid: None
+            await self._plugins.close()
+        raise AssertionError("none of them ends")
+
+    def _changed(self, group: asyncio.TaskGroup, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            if old is not None and (worker := self._workers.get(old.uid)):
+                worker.vanish()
+        elif worker := self._workers.get(new.uid):
+            worker.update(new)
+        else:
+            worker = self._workers[new.uid] = PodWorker(new, self._ward)
+            group.create_task(self._attend(worker))
+
+    async def _attend(self, worker: PodWorker) -> None:
+        """A pod that is finished but still listed, for a finalizer's sake, must not be started anew."""
+        await worker.run()
+        await worker.gone.wait()
+        del self._workers[worker.pod.uid]
+
+    def _container_ended(self, uid: str) -> None:
+        if worker := self._workers.get(uid):
+            worker.container_ended()
+
+    async def _reconcile(self, group: asyncio.TaskGroup) -> NoReturn:
+        await self._reflector.synced.wait()
+        for uid in self._runtime.sandboxes.keys() - self._workers.keys():
+            group.create_task(self._end_orphan(self._runtime.sandboxes[uid]))
+        while True:
+            await asyncio.sleep(self._timing.reconcile)
+            await self._claims.reconcile(set(self._workers))
+
+    async def _end_orphan(self, sandbox: Sandbox) -> None:
+        """Of a pod that went while we were away; its claims are reconciled by the minute, as the real one does."""
+        log.info("a pod that nobody knows is ended", pod=sandbox.pod.uid)
+        never = asyncio.Event()
+        polled = asyncio.Event()
+        ending = asyncio.create_task(stop(sandbox, lambda: 2.0, never, polled))
+        while not ending.done():
+            polled.set()
+            await asyncio.wait({ending}, timeout=0.1)
+        self._runtime.remove(sandbox.pod.uid)

@@ -1,0 +1,129 @@
+"""Keeps the node known and alive: its Node object and its Lease; and removes slices that nobody answers for."""
+
+import asyncio
+import random
+from typing import Any, NoReturn
+
+import msgspec
+import structlog
+
+from imex_dra.api.meta import Key, ObjectMeta, Resource, View
+from imex_dra.api.views import RESOURCE_SLICES
+from imex_dra.base.clock import Clock, rfc3339_micro
+from imex_dra.base.errors import AlreadyExists, ImexError, NotFound
+from imex_dra.kube.backoff import Backoff
+from imex_dra.kube.client import Selection
+from imex_dra.sandbox.kubelet import nodeobject
+from imex_dra.sandbox.kubelet.client import NodeClient
+from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
+
+log = structlog.get_logger()
+
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+LEASE_SECONDS = 40
+HEARTBEAT = 10.0
+REPORT = 300.0
+_LEASES = "kube-node-lease"
+
+
+class Node(View, frozen=True):
+    metadata: ObjectMeta
+    status: dict[str, Any] = {}
+
+
+class Lease(View, frozen=True):
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}
+
+
+NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
+LEASES = Resource(Lease, "coordination.k8s.io", "v1", "leases")
+
+
+class NodeKeeper:
+    def __init__(
+        self, client: NodeClient, facts: NodeFacts, clock: Clock, *, heartbeat: float = HEARTBEAT
+    ) -> None:
+        self.facts = facts
+        self._client = client
+        self._clock = clock
+        self._heartbeat = heartbeat
+        self._key = Key("", facts.name)
+        self._registered = asyncio.Event()
+
+    async def run(self) -> NoReturn:
+        node = await _until_done("register the node", self._register)
+        self._registered.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat(node))
+            group.create_task(self._report())
+        raise AssertionError("neither ends")
+
+    async def wipe_slices(self, driver: str = "") -> None:
+        """Of all drivers, or of one; goes on until it is done."""
+        await self._registered.wait()
+        selector = f"spec.nodeName={self.facts.name}" + (f",spec.driver={driver}" if driver else "")
+
+        async def wipe() -> None:
+            await self._client.delete_all(RESOURCE_SLICES, Selection(fields=selector))
+
+        await _until_done("wipe the slices", wipe)
+
+    async def _register(self) -> Node:
+        fresh = msgspec.convert(nodeobject.node(self.facts, self._clock.now()), type=Node)
+        try:
+            return await self._client.create(NODES, fresh)
+        except AlreadyExists:
+            labels = nodeobject.labels(self.facts)
+            await self._client.patch(NODES, self._key, {"metadata": {"labels": labels}})
+            return await self._write_status()
+
+    async def _write_status(self) -> Node:
+        live = await self._client.get(NODES, self._key)
+        known = live.status.get("conditions", ())
+        since = {(c["type"], c["status"]): c["lastTransitionTime"] for c in known if c.get("lastTransitionTime")}
+        status = nodeobject.status(self.facts, self._clock.now(), since)
+        return await self._client.patch(
+            NODES, self._key, {"status": status}, subresource="status", content_type=STRATEGIC_PATCH
+        )
+
+    async def _report(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(REPORT * (0.9 + 0.2 * random.random()))
+            try:
+                await self._write_status()
+            except ImexError as error:
+                log.warning("the node's status was not written", node=self.facts.name, error=str(error))
+
+    async def _beat(self, node: Node) -> NoReturn:
+        while True:
+            try:
+                await self._renew(node)
+            except ImexError as error:
+                log.warning("the node's lease was not renewed", node=self.facts.name, error=str(error))
+            await asyncio.sleep(self._heartbeat * (0.96 + 0.08 * random.random()))
+
+    async def _renew(self, node: Node) -> None:
+        renewed = {"renewTime": rfc3339_micro(self._clock.now())}
+        try:
+            await self._client.patch(LEASES, Key(_LEASES, self.facts.name), {"spec": renewed})
+        except NotFound:
+            spec = {"holderIdentity": self.facts.name, "leaseDurationSeconds": LEASE_SECONDS, **renewed}
+            await self._client.create(LEASES, _lease(node, spec))
+
+
+def _lease(node: Node, spec: dict[str, Any]) -> Lease:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
+    meta = {"name": node.metadata.name, "namespace": _LEASES, "ownerReferences": [owner]}
+    return msgspec.convert({"metadata": meta, "spec": spec}, type=Lease)
+
+
+async def _until_done(what: str, work: Any) -> Any:
+    backoff, failures = Backoff(0.5, 30.0), 0
+    while True:
+        try:
+            return await work()
+        except ImexError as error:
+            failures += 1
+            log.warning("failed and tried again", what=what, error=str(error))
+            await asyncio.sleep(backoff.delay(failures))

@@ -1,0 +1,109 @@
+"""From a container's description to an order that a launcher can carry out: nothing is left to look up."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from imex_dra.base.errors import NotFound, NotYet, Rejected
+from imex_dra.sandbox.kubelet import standins, volumes
+from imex_dra.sandbox.kubelet.cdi import DeviceNode, Edits, resolve
+from imex_dra.sandbox.kubelet.claims import Claims
+from imex_dra.sandbox.kubelet.containers import Bind, Order, Sandbox
+from imex_dra.sandbox.kubelet.environment import environment, expanded
+from imex_dra.sandbox.kubelet.views import Container, EnvVar, Pod
+from imex_dra.sandbox.kubelet.volumes import Files, Volumes
+
+_HOME = {"HOME": "/root", "TERM": "xterm"}
+
+
+class OrderDesk:
+    """`root` is the node's; `rules` say what stands for images that can't run here."""
+
+    def __init__(
+        self, claims: Claims, files: Volumes, root: Path, host_ip: str, rules: tuple[standins.Rule, ...] = ()
+    ) -> None:
+        self._claims = claims
+        self._files = files
+        self._root = root
+        self._host_ip = host_ip
+        self._rules = rules
+
+    async def set_up(self, sandbox: Sandbox) -> None:
+        sandbox.directory.mkdir(parents=True, exist_ok=True)
+        await self._files.set_up(sandbox.pod, sandbox.directory, self._addresses(sandbox))
+
+    async def order(self, pod: Pod, container: Container, sandbox: Sandbox) -> Order:
+        try:
+            directories = (self._root / "etc" / "cdi", self._root / "run" / "cdi")
+            edits = resolve(directories, self._claims.cdi_devices(pod, container))
+        except Rejected as error:
+            raise Rejected(f"failed to create container: CDI device injection failed: {error}") from error
+        lookup = await self._lookup(pod, container)
+        own = environment(pod, container, self._addresses(sandbox), lookup)
+        given = dict(entry.split("=", 1) for entry in edits.env if "=" in entry)
+        base = {"PATH": os.environ.get("PATH", os.defpath), "HOSTNAME": pod.metadata.name, **_HOME}
+        return Order(
+            pod,
+            container,
+            sandbox.directory,
+            argv=tuple(expanded(word, own) for word in standins.argv(container, self._rules)),
+            environment=base | own | given,
+            binds=(*self._mounts(container, sandbox), *self._edited(edits)),
+            edits=edits,
+        )
+
+    def clear(self, sandbox: Sandbox) -> None:
+        volumes.remove(sandbox.directory)
+
+    def _addresses(self, sandbox: Sandbox) -> Mapping[str, str]:
+        return {"status.hostIP": self._host_ip, "status.podIP": sandbox.address}
+
+    async def _lookup(self, pod: Pod, container: Container) -> dict[tuple[str, str, str], str]:
+        """All keys of the config maps and secrets that the variables name."""
+        result: dict[tuple[str, str, str], str] = {}
+        for kind, name, optional in dict.fromkeys(s for v in container.env if (s := _source(v))):
+            try:
+                found = await self._object(kind, pod.metadata.namespace, name)
+            except NotFound as error:
+                if optional:
+                    continue
+                raise NotYet(f'{kind} "{name}" not found') from error
+            result |= {(kind, name, key): value.decode(errors="replace") for key, value in found.items()}
+        return result
+
+    async def _object(self, kind: str, namespace: str, name: str) -> Files:
+        fetch = self._files.config_map if kind == "configmap" else self._files.secret
+        return await fetch(namespace, name)
+
+    def _mounts(self, container: Container, sandbox: Sandbox) -> list[Bind]:
+        return [
+            Bind(
+                volumes.path(sandbox.directory, mount.name) / mount.sub_path,
+                expanded(mount.mount_path, {}),
+                mount.read_only,
+            )
+            for mount in container.volume_mounts
+        ]
+
+    def _edited(self, edits: Edits) -> list[Bind]:
+        mounts = [Bind(Path(m.host_path), m.container_path, "ro" in m.options) for m in edits.mounts]
+        return [*mounts, *(Bind(self._device(node), node.path) for node in edits.device_nodes)]
+
+    def _device(self, node: DeviceNode) -> Path:
+        """A device can't be made in a user namespace: the node's own file of that path stands for it."""
+        stands_for = self._root / node.path.lstrip("/")
+        if stands_for.exists():
+            return stands_for
+        host = Path(node.host_path or node.path)
+        if host.exists():
+            return host
+        raise Rejected(f"failed to create container: device {node.path}: the node has no {stands_for}")
+
+
+def _source(variable: EnvVar) -> tuple[str, str, bool] | None:
+    source = variable.value_from
+    if source is not None and (key := source.config_map_key_ref) is not None:
+        return "configmap", key.name, key.optional
+    if source is not None and (key := source.secret_key_ref) is not None:
+        return "secret", key.name, key.optional
+    return None

@@ -1,0 +1,258 @@
+"""One pod on its node: from its binding to its end, one step at a time.
+
+A worker looks at what is wanted and at what runs, decides (`plan`), acts, tells (`status`), and sleeps until
+something changes. It keeps nothing that it could not find again after a restart of the kubelet: containers are
+the runtime's, claims the ledger's, everything else the API server's.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from imex_dra.api.meta import Key, is_deleting, key_of
+from imex_dra.base.clock import Clock
+from imex_dra.base.errors import ImexError, NotFound
+from imex_dra.base.waiting import first_of
+from imex_dra.sandbox.kubelet.claims import Claims
+from imex_dra.sandbox.kubelet.client import NodeClient
+from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox, StartFailed
+from imex_dra.sandbox.kubelet.events import Events
+from imex_dra.sandbox.kubelet.node import STRATEGIC_PATCH
+from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
+from imex_dra.sandbox.kubelet.orders import OrderDesk
+from imex_dra.sandbox.kubelet.plan import plan
+from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
+from imex_dra.sandbox.kubelet.status import TERMINAL, Json, Situation, status
+from imex_dra.sandbox.kubelet.views import PODS, Pod
+
+log = structlog.get_logger()
+
+RESYNC = 60.0
+"""After a failed prepare too: the real kubelet does not take that for an error of its own."""
+
+RETRY = 10.0
+SHORTEST_GRACE = 2.0
+
+
+@dataclass(frozen=True)
+class Ward:
+    """What the workers of a node share."""
+
+    facts: NodeFacts
+    client: NodeClient
+    claims: Claims
+    runtime: Runtime
+    desk: OrderDesk
+    events: Events
+    clock: Clock
+    resync: float = RESYNC
+    retry: float = RETRY
+
+
+@dataclass
+class PodWorker:
+    pod: Pod
+    ward: Ward
+    finished: bool = False
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the API server does not know the pod any more."""
+    _over: bool = False
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _waiting: dict[str, Waiting] = field(default_factory=dict)
+    _told: Json = field(default_factory=dict)
+    _runs: Runs = field(default_factory=dict)
+
+    def update(self, pod: Pod) -> None:
+        changed = pod.wish != self.pod.wish
+        self.pod = pod
+        if changed:
+            self._wanted.set()
+
+    def vanish(self) -> None:
+        """Nobody knows the pod any more: end it without telling."""
+        self.gone.set()
+        self._wanted.set()
+
+    def container_ended(self) -> None:
+        self._ended.set()
+
+    async def run(self) -> None:
+        while not self.finished:
+            self._wanted.clear()
+            self._ended.clear()
+            try:
+                again = await self._sync()
+            except Exception as error:
+                again = _jittered(self.ward.retry)
+                surprise = None if isinstance(error, ImexError) else error
+                log.warning(
+                    "a pod could not be synced", pod=str(key_of(self.pod)), error=str(error), exc_info=surprise
+                )
+            if not self.finished:
+                await first_of(self._wanted, self._ended, timeout=again)
+
+    async def _sync(self) -> float:
+        """Returns the seconds after which to look again."""
+        if self._is_ending():
+            return await self._end()
+        sandbox = self.ward.runtime.sandboxes.get(self.pod.uid)
+        if sandbox is None:
+            await self._tell()
+            if not await self._prepare():
+                return _jittered(self.ward.resync)
+            if self._is_ending():
+                return 0.0
+            sandbox = self._create()
+        if not await self._mount(sandbox):
+            return _jittered(self.ward.retry)
+        self._runs = sandbox.runs
+        return await self._drive(sandbox)
+
+    def _is_ending(self) -> bool:
+        return self._over or self.gone.is_set() or is_deleting(self.pod) or self.pod.status.phase in TERMINAL
+
+    async def _prepare(self) -> bool:
+        try:
+            await self.ward.claims.prepare(self.pod)
+        except ImexError as error:
+            words = f"Failed to prepare dynamic resources: prepare dynamic resources: {error}"
+            self.ward.events.warn(self.pod, "FailedPrepareDynamicResources", words)
+            return False
+        return True
+
+    async def _mount(self, sandbox: Sandbox) -> bool:
+        try:
+            await self.ward.desk.set_up(sandbox)
+        except ImexError as error:
+            self.ward.events.warn(self.pod, "FailedMount", str(error))
+            return False
+        return True
+
+    def _create(self) -> Sandbox:
+        """What the API server calls running but no runtime knows was lost, with the machine perhaps."""
+        sandbox = self.ward.runtime.create(self.pod, self.ward.facts.pod_network)
+        for known in self.pod.status.container_statuses:
+            if known.state.running is not None:
+                now = self.ward.clock.now()
+                words = "The container could not be located when the pod was terminated"
+                end = End(137, now, words, "ContainerStatusUnknown")
+                sandbox.runs[known.name] = (Run(known.container_id, known.restart_count, now, end),)
+        return sandbox
+
+    async def _drive(self, sandbox: Sandbox) -> float:
+        now = self.ward.clock.now()
+        chosen = plan(self.pod.spec, sandbox.runs, now)
+        failed = [name for name in chosen.start if not await self._start(sandbox, name)]
+        await self._tell()
+        if chosen.over:
+            self._over = True
+            return 0.0
+        if failed:
+            return _jittered(self.ward.retry)
+        if chosen.wake is not None:
+            return max(0.0, (chosen.wake - now).total_seconds())
+        return _jittered(self.ward.resync)
+
+    async def _start(self, sandbox: Sandbox, name: str) -> bool:
+        container = next(c for c in self.pod.spec.every_container if c.name == name)
+        events = self.ward.events
+        try:
+            order = await self.ward.desk.order(self.pod, container, sandbox)
+            events.note(self.pod, "Created", "Container created", container=name)
+            await self.ward.runtime.start(sandbox, order)
+        except StartFailed as error:
+            events.warn(self.pod, "Failed", f"Error: {error}", container=name)
+            self._ended.set()
+            return True
+        except ImexError as error:
+            self._waiting[name] = Waiting("CreateContainerError", str(error))
+            events.warn(self.pod, "Failed", f"Error: {error}", container=name)
+            return False
+        self._waiting.pop(name, None)
+        events.note(self.pod, "Started", "Container started", container=name)
+        return True
+
+    async def _end(self) -> float:
+        sandbox = self.ward.runtime.sandboxes.get(self.pod.uid)
+        if sandbox is not None:
+            self._runs = sandbox.runs
+            await stop(sandbox, self._grace, self._wanted, self._ended)
+        try:
+            await self.ward.claims.unprepare(self.pod)
+        except ImexError as error:
+            await self._tell()
+            log.warning("a pod's claims were not unprepared", pod=str(key_of(self.pod)), error=str(error))
+            return _jittered(self.ward.retry)
+        await self._tell(ended=True)
+        if sandbox is not None:
+            self.ward.runtime.remove(self.pod.uid)
+            self.ward.desk.clear(sandbox)
+        await self._delete()
+        self.ward.events.forget(self.pod)
+        self.finished = self.gone.is_set() or is_deleting(self.pod)
+        if not self.finished:
+            await self._wanted.wait()
+        return 0.0
+
+    def _grace(self) -> float:
+        """May get shorter while the containers are ending."""
+        given = self.pod.metadata.deletion_grace_period_seconds if is_deleting(self.pod) else None
+        return max(SHORTEST_GRACE, self.pod.spec.termination_grace_period_seconds if given is None else given)
+
+    async def _delete(self) -> None:
+        if is_deleting(self.pod) and not self.gone.is_set():
+            with suppress(NotFound):
+                await self.ward.client.delete_now(PODS, self.pod)
+
+    async def _tell(self, *, ended: bool = False) -> None:
+        """Writes the status if it says something new."""
+        if self.gone.is_set() or (self.pod.status.phase in TERMINAL and not self._told):
+            return
+        sandbox = self.ward.runtime.sandboxes.get(self.pod.uid)
+        situation = Situation(
+            now=self.ward.clock.now(),
+            runs=self._runs,
+            waiting=self._waiting,
+            host_ip=self.ward.facts.address,
+            pod_ip=sandbox.address if sandbox else "",
+            sandbox=sandbox is not None,
+            ended=ended,
+        )
+        fresh = status(self.pod, situation)
+        if fresh == self._told:
+            return
+        change = {"metadata": {"uid": self.pod.uid}, "status": fresh}
+        key = Key(self.pod.metadata.namespace, self.pod.metadata.name)
+        try:
+            written = await self.ward.client.patch(
+                PODS, key, change, subresource="status", content_type=STRATEGIC_PATCH
+            )
+        except NotFound:
+            return
+        self._told = fresh
+        if written.wish == self.pod.wish:
+            self.pod = written
+
+
+async def stop(sandbox: Sandbox, grace: Callable[[], float], wanted: asyncio.Event, ended: asyncio.Event) -> None:
+    """Asks every container to end, and kills what has not within the grace; returns when nothing runs."""
+    began = asyncio.get_running_loop().time()
+    for task in list(sandbox.tasks.values()):
+        task.terminate()
+    while sandbox.tasks:
+        wanted.clear()
+        ended.clear()
+        left = began + grace() - asyncio.get_running_loop().time()
+        if left <= 0:
+            for task in list(sandbox.tasks.values()):
+                task.kill()
+        await first_of(wanted, ended, timeout=left if left > 0 else 1.0)
+
+
+def _jittered(seconds: float) -> float:
+    return seconds * (1 + 0.5 * random.random())

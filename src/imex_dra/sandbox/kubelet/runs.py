@@ -1,0 +1,48 @@
+"""What the runtime knows of a container: its runs, the latest last. All decisions are made on these."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct
+
+
+class End(Struct, frozen=True):
+    code: int
+    at: datetime
+    message: str = ""
+    reason: str = ""
+
+    @property
+    def why(self) -> str:
+        return self.reason or ("Completed" if self.code == 0 else "Error")
+
+
+class Run(Struct, frozen=True):
+    id: str
+    attempt: int
+    started: datetime
+    end: End | None = None
+
+
+class Waiting(Struct, frozen=True):
+    reason: str
+    message: str = ""
+
+
+Runs = Mapping[str, tuple[Run, ...]]
+"""By container name; a container that never ran has none. Two runs are kept: the latest and the one before."""
+
+
+def latest(runs: Runs, name: str) -> Run | None:
+    found = runs.get(name, ())
+    return found[-1] if found else None
+
+
+def previous(runs: Runs, name: str) -> Run | None:
+    found = runs.get(name, ())
+    return found[-2] if len(found) > 1 else None
+
+
+def is_running(runs: Runs, name: str) -> bool:
+    run = latest(runs, name)
+    return run is not None and run.end is None

@@ -1,0 +1,56 @@
+"""CDI names to edits, by the rules of the specification."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imex_dra.base.errors import Rejected
+from imex_dra.sandbox.kubelet.cdi import NO_EDITS, resolve
+
+
+def write(directory: Path, file: str, kind: str, *devices: str, **edits: Any) -> None:
+    directory.mkdir(exist_ok=True)
+    described = [{"name": d, "containerEdits": {"env": [f"{d}={directory.name}"]}} for d in devices]
+    spec = {"cdiVersion": "0.6.0", "kind": kind, "devices": described, "containerEdits": edits}
+    (directory / file).write_text(json.dumps(spec))
+
+
+def test_no_devices_need_no_files(tmp_path: Path) -> None:
+    assert resolve([tmp_path / "nowhere"], []) == NO_EDITS
+
+
+def test_edits_of_a_spec_come_once_and_before_its_devices(tmp_path: Path) -> None:
+    write(tmp_path / "low", "a.json", "v.io/c", "one", "two", env=["ALL=1"])
+    assert resolve([tmp_path / "low"], ["v.io/c=one", "v.io/c=two"]).env == ("ALL=1", "one=low", "two=low")
+
+
+def test_the_higher_directory_wins(tmp_path: Path) -> None:
+    write(tmp_path / "low", "a.json", "v.io/c", "one")
+    write(tmp_path / "high", "b.json", "v.io/c", "one")
+    assert resolve([tmp_path / "low", tmp_path / "high"], ["v.io/c=one"]).env == ("one=high",)
+
+
+def test_defined_twice_in_one_directory_it_is_nobodys(tmp_path: Path) -> None:
+    write(tmp_path / "low", "a.json", "v.io/c", "one")
+    write(tmp_path / "low", "b.json", "v.io/c", "one", "two")
+    with pytest.raises(Rejected, match=r"unresolvable CDI devices v\.io/c=one$"):
+        resolve([tmp_path / "low"], ["v.io/c=one", "v.io/c=two"])
+
+
+def test_a_broken_file_harms_nobody_else(tmp_path: Path) -> None:
+    write(tmp_path / "low", "a.json", "v.io/c", "one")
+    (tmp_path / "low" / "broken.json").write_text("{")
+    (tmp_path / "low" / "other.yaml").write_text("kind: 7")
+    (tmp_path / "low" / "readme.txt").write_text("{")
+    assert resolve([tmp_path / "low"], ["v.io/c=one"]).env == ("one=low",)
+
+
+def test_yaml_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "y.yaml").write_text(
+        'cdiVersion: "0.6.0"\nkind: v.io/c\ndevices:\n- name: x\n  containerEdits:\n    deviceNodes:\n'
+        "    - {path: /dev/x, type: c, major: 238, minor: 7, fileMode: 438}\n"
+    )
+    (node,) = resolve([tmp_path], ["v.io/c=x"]).device_nodes
+    assert (node.path, node.major, node.minor, node.file_mode) == ("/dev/x", 238, 7, 0o666)
