@@ -88,7 +88,7 @@ def memory(progress: Progress) -> Iterator[Line]:
         }
         for name, (process, budget) in programs.items():
             yield line(
-                f"memory of {name}",
+                f"memory of {name}, three nodes",
                 _resident(process),
                 "MB",
                 yardstick=kubelet,

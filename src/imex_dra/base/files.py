@@ -1,8 +1,8 @@
 """Files that are either the old or the new content, whatever instruction the process is killed at.
 
 Nothing is forced to the disk: that costs milliseconds in the path of every pod, and only a power failure would
-show it. After one, no container is left that could use what was written; a file that came out empty or old is
-noticed by its checksum, and made again from what the cluster says.
+show it. After one, no container is left that could use what was written: a file that came out empty is noticed
+by its checksum, one that came out old names claims of another boot, and both are made again.
 """
 
 import os
