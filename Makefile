@@ -49,7 +49,7 @@ generate: env ## write the CRDs and gRPC stubs anew from their sources
 	@python -m tools.generate
 
 test: lint ## lints and all tests that need no kubelet; uses real Kubernetes where it is built
-	@pytest -n 2 -m "not node" $(ARGS)
+	@pytest -n 2 -m "not node and not slow" $(ARGS)
 
 kube: env ## build the real Kubernetes that the tests run against (about eight minutes, once)
 	@python -m imex_dra.sandbox.kubernetes.build

@@ -47,16 +47,22 @@ class ChannelsMachine(RuleBasedStateMachine):
         self.entries = tuple(entry(number, f"old-{number}") for number in numbers)
         self.now = EPOCH
 
-    @rule(wants=st.sets(st.tuples(DOMAINS, st.booleans())), gone=st.sets(DOMAINS), count=st.integers(0, 7))
-    def plan(self, wants: set[tuple[str, bool]], gone: set[str], count: int) -> None:
+    @rule(
+        wants=st.sets(st.tuples(DOMAINS, st.booleans())),
+        gone=st.sets(DOMAINS),
+        refused=st.sets(DOMAINS),
+        count=st.integers(0, 7),
+    )
+    def plan(self, wants: set[tuple[str, bool]], gone: set[str], refused: set[str], count: int) -> None:
         self.now += timedelta(seconds=1)
         before = self.entries
         asked = [Want(domain(uid), all_channels) for uid, all_channels in sorted(wants)]
-        planned = plan_channels(before, asked, released=gone, count=count, now=self.now)
+        planned = plan_channels(before, asked, released=gone, refused=refused, count=count, now=self.now)
         self.nobody_moves(before, planned, gone)
-        self.fresh_numbers_only(planned, asked, count)
+        self.fresh_numbers_only(planned, count)
+        self.nobody_may_open_all_who_did_not_ask_or_was_refused(before, planned, asked, refused)
         self.who_got_none_could_get_none(planned, {uid for uid, _ in wants} - gone, count)
-        again = plan_channels(planned.assignments, asked, released=gone, count=count, now=EPOCH)
+        again = plan_channels(planned.assignments, asked, released=gone, refused=refused, count=count, now=EPOCH)
         assert again == Channels(planned.assignments, (), planned.unserved)
         self.entries = planned.assignments
 
@@ -70,12 +76,22 @@ class ChannelsMachine(RuleBasedStateMachine):
                 assert new == old
         assert planned.assignments[len(before) :] == planned.assigned
 
-    def fresh_numbers_only(self, planned: Channels, asked: list[Want], count: int) -> None:
+    def fresh_numbers_only(self, planned: Channels, count: int) -> None:
         numbers = [entry.channel for entry in planned.assignments]
         assert len(numbers) == len(set(numbers)), "a number was given twice"
         for new in planned.assigned:
             assert 1 <= new.channel < count
-            assert Want(new.compute_domain, new.all) in asked
+
+    def nobody_may_open_all_who_did_not_ask_or_was_refused(
+        self, before: tuple[ChannelAssignment, ...], planned: Channels, asked: list[Want], refused: set[str]
+    ) -> None:
+        had = {e.compute_domain.uid for e in before if e.all and e.state is ChannelState.ASSIGNED}
+        for new in planned.assignments:
+            if new.all and new.state is ChannelState.ASSIGNED:
+                uid = new.compute_domain.uid
+                words = [want.all for want in asked if want.domain.uid == uid]
+                assert uid not in refused
+                assert all(words) if words else uid in had
 
     def who_got_none_could_get_none(self, planned: Channels, asked: set[str], count: int) -> None:
         holders = [e.compute_domain.uid for e in planned.assignments if e.state is ChannelState.ASSIGNED]

@@ -149,3 +149,30 @@ def test_a_new_address_is_a_new_generation() -> None:
 def test_without_a_free_slot_a_node_is_homeless_and_nobody_is_moved() -> None:
     planned, _ = plan(PAIR, ready("a", 0, 5), ready("b", 1, 5), card("c"), slots=2)
     assert planned == Roster(PAIR.members, 5, homeless=("c",))
+
+
+def test_a_lost_record_is_carried_on_where_the_daemons_are() -> None:
+    planned, members = plan(EMPTY, ready("a", 2, 7), ready("b", 0, 9), card("c"))
+    assert {node: member.slot for node, member in members.items()} == {"a": 2, "b": 0, "c": 1}
+    assert planned.generation == 10
+    again, members = plan(planned, ready("a", 2, 10), ready("b", 0, 10), ready("c", 1, 10))
+    assert {member.state for member in members.values()} == {MemberState.READY}
+    assert again.generation == 10
+
+
+def test_a_record_from_a_backup_goes_on_above_what_was_applied_since() -> None:
+    old = Roster((member("a", 0), member("b", 1)), 3)
+    planned, _ = plan(old, ready("a", 0, 7), ready("b", 1, 7))
+    assert planned.generation == 7
+    planned, members = plan(old, ready("a", 0, 7), nodes={"a"})
+    assert (planned.generation, members["b"]) == (8, member("b", 1, LEFT, left=8))
+
+
+def test_of_two_that_claim_to_run_in_one_slot_one_gets_it() -> None:
+    _, members = plan(EMPTY, ready("a", 1, 7), ready("b", 1, 7), ready("c", 9, 7))
+    assert {node: member.slot for node, member in members.items()} == {"a": 1, "b": 0, "c": 2}
+
+
+def test_a_generation_of_another_partition_counts_for_nothing() -> None:
+    planned, _ = plan(PAIR, ready("a", 0, 5), ready("b", 1, 5), card("x", partition=ELSEWHERE, applied=99))
+    assert planned.generation == 5

@@ -1,9 +1,11 @@
 """Whatever is killed, whenever: nothing leaks, nothing sticks, membership is untouched."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from imex_dra.base.errors import Rejected
 from tests.driver.site import RACK_A, Site, Team, restart
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
@@ -118,18 +120,43 @@ def test_claim_and_domain_gone_before_unprepare(site: Site, team: Team) -> None:
 def test_a_controller_killed_between_assignment_and_status(site: Site, team: Team) -> None:
     uid = team.domain("train")
     site.until(lambda: team.condition("train", "Ready") != {})
-    team.pod("p", "a0", template="train")
-    site.until(lambda: site.channel_of(uid) is not None)
-    site.controller.kill()
-    assert site.controller.ended(within=10)
+    with status_writes_refused(site):
+        team.pod("p", "a0", template="train")
+        site.until(lambda: site.channel_of(uid) is not None)
+        site.controller.kill()
+        assert site.controller.ended(within=10)
     assert "partitions" not in team.get("computedomain", "train")["status"]
     channel = site.channel_of(uid)
     team.until_running("p")
     site.controller.start()
-    site.until(lambda: bool(team.get("computedomain", "train")["status"].get("partitions")), within=40)
+    site.until(lambda: bool(team.get("computedomain", "train")["status"].get("partitions")), within=60)
     (held,) = team.get("computedomain", "train")["status"]["partitions"]
     assert (held["name"], held["channel"]) == (RACK_A, channel)
     assert site.channel_of(uid) == channel
+
+
+@contextmanager
+def status_writes_refused(site: Site) -> Iterator[None]:
+    """The one way to stop the controller exactly there: it may assign, but not say so."""
+    role = site.kubectl.get("clusterrole", "imex-controller")
+    kept = {"apiVersion": role["apiVersion"], "kind": role["kind"], "metadata": {"name": "imex-controller"}}
+    fewer = [rule for rule in role["rules"] if rule["resources"] != ["computedomains/status"]]
+    site.kubectl.apply({**kept, "rules": fewer})
+    try:
+        site.until(lambda: not may_write_status(site))
+        yield
+    finally:
+        site.kubectl.apply({**kept, "rules": role["rules"]})
+        site.until(lambda: may_write_status(site))
+
+
+def may_write_status(site: Site) -> bool:
+    account = "--as=system:serviceaccount:imex-dra:imex-controller"
+    try:
+        site.kubectl("auth", "can-i", "patch", "computedomains", "--subresource=status", account)
+    except Rejected:
+        return False
+    return True
 
 
 def test_an_imex_daemon_killed_and_back(site: Site, team: Team) -> None:

@@ -188,3 +188,13 @@ def test_a_command_that_does_not_exist_never_runs(stage: Stage) -> None:
     ended = pod.container()["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (128, "StartError")
     assert 'exec: "no-such-program": executable file not found in $PATH' in ended["message"]
+
+
+def test_a_service_account_finds_its_token_and_the_api_server(stage: Stage) -> None:
+    look = "ls; cat namespace; echo; test -s token && echo token; grep -c BEGIN ca.crt"
+    find = 'test -n "$KUBERNETES_SERVICE_HOST" && echo host'
+    script = f"cd /var/run/secrets/kubernetes.io/serviceaccount; ({look}; {find}) | {SAY}"
+    pod = stage.pod(containers=[container(script)], restartPolicy="Never", automountServiceAccountToken=True)
+    pod.until_phase("Succeeded")
+    said = pod.container()["state"]["terminated"]["message"].split()
+    assert said == ["ca.crt", "namespace", "token", "default", "token", "1", "host"]

@@ -88,6 +88,7 @@ def test_a_pod_that_is_touched_is_tried_again_at_once(stage: Stage) -> None:
     assert plugin.times(PREPARE, claim) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_an_untouched_pod_is_tried_again_after_a_minute_or_more(stage: Stage) -> None:
     plugin = stage.registered_plugin()

@@ -78,6 +78,7 @@ def test_a_pod_deleted_meanwhile_is_ended_and_unprepared(stage: Stage) -> None:
     assert plugin.times(UNPREPARE, claim) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_pod_that_vanished_meanwhile_is_unprepared_by_the_minute(stage: Stage) -> None:
     plugin = stage.registered_plugin()
@@ -90,6 +91,7 @@ def test_a_pod_that_vanished_meanwhile_is_unprepared_by_the_minute(stage: Stage)
     plugin.until(UNPREPARE, claim, within=100)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_slices_go_at_the_start_and_half_a_minute_after_the_plugin(stage: Stage) -> None:
     plugin = stage.registered_plugin()

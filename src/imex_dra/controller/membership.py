@@ -4,6 +4,10 @@ A member leaves only on positive evidence: its Node is gone, or its card names a
 (no card, a fabric that is not up) is no evidence: state Unknown, slot and address kept. A slot is used again
 only after every other member said that it runs with a list that lacks its last owner; one that is silent may
 well run with the old list.
+
+A record that was lost, or came back from a backup, is carried on from the cards: a node that nobody knows gets the
+slot in which its daemon runs, so that nothing has to restart, and generations go on above the highest that a daemon
+applied, because daemons refuse older lists.
 """
 
 from collections.abc import Mapping, Set
@@ -31,13 +35,14 @@ def plan_members(
     cards: Mapping[str, NVLinkNode],
     nodes: Set[str],
 ) -> Roster:
-    generation = roster.generation + 1
+    latest = max(roster.generation, *_applied(partition, cards), 0)
+    generation = latest + 1
     members = [_updated(partition, member, cards.get(member.node), nodes, generation) for member in roster.members]
     members = [member for member in members if not _has_left(member, members, cards)]
     newcomers, homeless = _newcomers(partition, members, slots, cards, nodes)
     members = sorted([*members, *newcomers], key=lambda member: member.slot)
     changed = _mapping(members) != _mapping(roster.members)
-    return Roster(tuple(members), generation if changed else roster.generation, homeless)
+    return Roster(tuple(members), generation if changed else latest, homeless)
 
 
 def state_of(member: Member, card: NVLinkNode) -> MemberState:
@@ -78,17 +83,20 @@ def _newcomers(
 ) -> tuple[list[Member], tuple[str, ...]]:
     known = {member.node for member in members}
     taken = {member.slot for member in members}
-    free = iter([slot for slot in range(slots) if slot not in taken])
+    free = [slot for slot in range(slots) if slot not in taken]
+    arriving = [
+        name for name in sorted(cards) if name not in known and name in nodes and _belongs(partition, cards[name])
+    ]
+    arriving.sort(key=lambda name: cards[name].status.slot not in free)
     newcomers, homeless = [], []
-    for name in sorted(cards):
-        card = cards[name]
-        if name in known or name not in nodes or not _belongs(partition, card):
-            continue
-        slot = next(free, None)
-        if slot is None:
+    for name in arriving:
+        card = cards[name].status
+        if not free:
             homeless.append(name)
-        else:
-            newcomers.append(Member(name, slot, card.status.address, MemberState.JOINING))
+            continue
+        slot = card.slot if card.slot in free else free[0]
+        free.remove(slot)
+        newcomers.append(Member(name, slot, card.address, MemberState.JOINING))
     return newcomers, tuple(homeless)
 
 
@@ -100,3 +108,8 @@ def _belongs(partition: PartitionId, card: NVLinkNode) -> bool:
 def _mapping(members: list[Member] | tuple[Member, ...]) -> dict[int, str]:
     """What a daemon's files are made of."""
     return {member.slot: member.address for member in members if member.state is not MemberState.LEAVING}
+
+
+def _applied(partition: PartitionId, cards: Mapping[str, NVLinkNode]) -> list[int]:
+    mine = (card.status for card in cards.values() if card.status.partition == partition)
+    return [status.applied_generation for status in mine]

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import httpx2
 import msgspec
+from msgspec import Struct
 
 from imex_dra import __version__
 from imex_dra.api.meta import Resource, T, key_of
 from imex_dra.kube.client import Client, Selection
+from imex_dra.sandbox.kubelet.views import Pod
 
 COMPONENT = "imex-sandbox-kubelet"
 _TIMEOUT = httpx2.Timeout(15)
@@ -35,6 +37,29 @@ class NodeClient(Client):
 
     async def delete_all(self, resource: Resource[T], selection: Selection) -> None:
         await self._request("DELETE", resource.path(selection.namespace), params=selection.parameters())
+
+    @property
+    def server(self) -> tuple[str, int]:
+        url = self._http.base_url
+        return url.host, url.port or 443
+
+    async def token(self, pod: Pod, audience: str, seconds: int) -> str:
+        """Of the pod's service account, for as long as the pod lives."""
+        meta = pod.metadata
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid}
+        spec = {"audiences": [audience] if audience else [], "expirationSeconds": seconds, "boundObjectRef": bound}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{meta.namespace}/serviceaccounts/{pod.spec.service_account_name}/token"
+        answer = await self._request("POST", path, content=msgspec.json.encode(body))
+        return msgspec.json.decode(answer, type=_TokenRequest).status.token
+
+
+class _Token(Struct):
+    token: str
+
+
+class _TokenRequest(Struct):
+    status: _Token
 
 
 class Switchboard:

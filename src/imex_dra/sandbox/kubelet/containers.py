@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import Rejected
-from imex_dra.sandbox.kubelet.cdi import Edits
+from imex_dra.base.waiting import first_of
 from imex_dra.sandbox.kubelet.runs import End, Run
 from imex_dra.sandbox.kubelet.views import Container, Pod
 
@@ -43,7 +43,6 @@ class Order(Struct, frozen=True):
     argv: tuple[str, ...] = ()
     environment: Mapping[str, str] = {}
     binds: tuple[Bind, ...] = ()
-    edits: Edits = Edits()
 
 
 class Exit(Struct, frozen=True):
@@ -76,6 +75,25 @@ class Sandbox:
     address: str = ""
     runs: dict[str, tuple[Run, ...]] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set whenever one of its containers ends."""
+
+    async def stop(self, grace: Callable[[], float], hurry: asyncio.Event) -> None:
+        """Asks every container to end, kills what has not within the grace, and returns when nothing runs.
+
+        `hurry` says that the grace may have become shorter.
+        """
+        began = asyncio.get_running_loop().time()
+        for task in list(self.tasks.values()):
+            task.terminate()
+        while self.tasks:
+            hurry.clear()
+            self.ended.clear()
+            left = began + grace() - asyncio.get_running_loop().time()
+            if left <= 0:
+                for task in list(self.tasks.values()):
+                    task.kill()
+            await first_of(hurry, self.ended, timeout=left if left > 0 else 1.0)
 
 
 class Runtime:
@@ -144,4 +162,5 @@ class Runtime:
         ended = msgspec.structs.replace(run, end=End(result.code, self._clock.now(), result.message))
         sandbox.runs[name] = (*sandbox.runs[name][:-1], ended)
         del sandbox.tasks[name]
+        sandbox.ended.set()
         self.on_end(sandbox.pod.uid)

@@ -28,7 +28,7 @@ from imex_dra.sandbox.kubelet.node import HEARTBEAT, NodeKeeper
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.plugins import CALL_LIMIT, WIPE_DELAY, Plugins
-from imex_dra.sandbox.kubelet.pods import RESYNC, RETRY, PodWorker, Ward, stop
+from imex_dra.sandbox.kubelet.pods import RESYNC, RETRY, SHORTEST_GRACE, PodWorker, Ward
 from imex_dra.sandbox.kubelet.registry import Registry
 from imex_dra.sandbox.kubelet.views import PODS, Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
@@ -130,10 +130,5 @@ class Kubelet:
     async def _end_orphan(self, sandbox: Sandbox) -> None:
         """Of a pod that went while we were away; its claims are reconciled by the minute, as the real one does."""
         log.info("a pod that nobody knows is ended", pod=sandbox.pod.uid)
-        never = asyncio.Event()
-        polled = asyncio.Event()
-        ending = asyncio.create_task(stop(sandbox, lambda: 2.0, never, polled))
-        while not ending.done():
-            polled.set()
-            await asyncio.wait({ending}, timeout=0.1)
+        await sandbox.stop(lambda: SHORTEST_GRACE, asyncio.Event())
         self._runtime.remove(sandbox.pod.uid)

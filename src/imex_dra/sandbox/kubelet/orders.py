@@ -42,6 +42,8 @@ class OrderDesk:
         own = environment(pod, container, self._addresses(sandbox), lookup)
         given = dict(entry.split("=", 1) for entry in edits.env if "=" in entry)
         base = {"PATH": os.environ.get("PATH", os.defpath), "HOSTNAME": pod.metadata.name, **_HOME}
+        host, port = self._files.server
+        base |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
         return Order(
             pod,
             container,
@@ -49,7 +51,6 @@ class OrderDesk:
             argv=tuple(expanded(word, own) for word in standins.argv(container, self._rules)),
             environment=base | own | given,
             binds=(*self._mounts(container, sandbox), *self._edited(edits)),
-            edits=edits,
         )
 
     def clear(self, sandbox: Sandbox) -> None:

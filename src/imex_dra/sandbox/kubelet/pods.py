@@ -7,7 +7,6 @@ the runtime's, claims the ledger's, everything else the API server's.
 
 import asyncio
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -126,6 +125,8 @@ class PodWorker:
         return True
 
     async def _mount(self, sandbox: Sandbox) -> bool:
+        if not self.ward.runtime.needs_files:
+            return True
         try:
             await self.ward.desk.set_up(sandbox)
         except ImexError as error:
@@ -181,7 +182,7 @@ class PodWorker:
         sandbox = self.ward.runtime.sandboxes.get(self.pod.uid)
         if sandbox is not None:
             self._runs = sandbox.runs
-            await stop(sandbox, self._grace, self._wanted, self._ended)
+            await sandbox.stop(self._grace, self._wanted)
         try:
             await self.ward.claims.unprepare(self.pod)
         except ImexError as error:
@@ -237,21 +238,6 @@ class PodWorker:
         self._told = fresh
         if written.wish == self.pod.wish:
             self.pod = written
-
-
-async def stop(sandbox: Sandbox, grace: Callable[[], float], wanted: asyncio.Event, ended: asyncio.Event) -> None:
-    """Asks every container to end, and kills what has not within the grace; returns when nothing runs."""
-    began = asyncio.get_running_loop().time()
-    for task in list(sandbox.tasks.values()):
-        task.terminate()
-    while sandbox.tasks:
-        wanted.clear()
-        ended.clear()
-        left = began + grace() - asyncio.get_running_loop().time()
-        if left <= 0:
-            for task in list(sandbox.tasks.values()):
-                task.kill()
-        await first_of(wanted, ended, timeout=left if left > 0 else 1.0)
 
 
 def _jittered(seconds: float) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 import structlog
 from grpc import aio
 
-from imex_dra.base.errors import ImexError
+from imex_dra.base.errors import ImexError, Rejected
 from imex_dra.dra.proto import registration_pb2
 from imex_dra.kube.backoff import Backoff
 from imex_dra.sandbox.kubelet.plugins import Plugins, chosen_service, unary
@@ -97,7 +97,7 @@ class Registry:
     def _accept(self, info: registration_pb2.PluginInfo, endpoint: str) -> None:
         """Raises with the words that the plugin is told."""
         if info.type != "DRAPlugin":
-            raise type_unknown(info.type, endpoint)
+            raise Rejected(f"no handler registered for plugin type: {info.type} at socket {endpoint}")
         try:
             service = chosen_service(list(info.supported_versions))
         except ImexError as error:
@@ -108,10 +108,6 @@ class Registry:
             self._plugins.add(info.name, endpoint, service)
         except ImexError as error:
             raise type(error)(f"plugin registration failed with err: {error}") from error
-
-
-def type_unknown(kind: str, endpoint: str) -> ImexError:
-    return ImexError(f"no handler registered for plugin type: {kind} at socket {endpoint}")
 
 
 def sockets(directory: Path) -> list[Socket]:

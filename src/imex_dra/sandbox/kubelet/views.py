@@ -96,6 +96,31 @@ class DownwardVolume(View, frozen=True):
     default_mode: int = 0o644
 
 
+class TokenSource(View, frozen=True, gc=False):
+    path: str
+    audience: str = ""
+    expiration_seconds: int = 3600
+
+
+class SecretSource(View, frozen=True):
+    name: str = ""
+    items: tuple[FileItem, ...] = ()
+    optional: bool = False
+
+
+class ProjectedSource(View, frozen=True):
+    """One of them."""
+
+    service_account_token: TokenSource | None = None
+    config_map: ConfigMapVolume | None = None
+    secret: SecretSource | None = None
+    downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
+
+
+class ProjectedVolume(View, frozen=True):
+    sources: tuple[ProjectedSource, ...] = ()
+
+
 class EmptyDirVolume(View, frozen=True, gc=False):
     medium: str = ""
 
@@ -108,6 +133,17 @@ class Volume(View, frozen=True):
     config_map: ConfigMapVolume | None = None
     secret: SecretVolume | None = None
     downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
+    projected: ProjectedVolume | None = None
+
+    @property
+    def parts(self) -> tuple[ProjectedSource, ...]:
+        """Every kind is read as projected: a plain one is a projection of one source."""
+        if self.projected is not None:
+            return self.projected.sources
+        own = self.secret
+        secret = None if own is None else SecretSource(own.secret_name, own.items, own.optional)
+        plain = ProjectedSource(config_map=self.config_map, secret=secret, downward_api=self.downward_api)
+        return (plain,)
 
 
 class PodClaim(View, frozen=True, gc=False):

@@ -1,4 +1,4 @@
-"""A pod's volumes as directories on its node: empty ones, and files of config maps, secrets and the pod itself."""
+"""A pod's volumes as directories on its node: empty ones, and files of config maps, secrets, tokens, the pod."""
 
 import shutil
 from collections.abc import Awaitable, Iterable, Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from imex_dra.api.meta import Key
 from imex_dra.base.errors import NotFound, NotYet
-from imex_dra.kube.client import Client
+from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.environment import field
 from imex_dra.sandbox.kubelet.views import (
     CONFIG_MAPS,
@@ -14,7 +14,8 @@ from imex_dra.sandbox.kubelet.views import (
     ConfigMapVolume,
     FileItem,
     Pod,
-    SecretVolume,
+    ProjectedSource,
+    SecretSource,
     Volume,
 )
 
@@ -22,8 +23,10 @@ Files = dict[str, bytes]
 
 
 class Volumes:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: NodeClient) -> None:
         self._client = client
+        self.server = client.server
+        """Where pods find the API server: on this machine, since no service address leads anywhere."""
 
     async def set_up(self, pod: Pod, directory: Path, addresses: Mapping[str, str]) -> None:
         """Raises NotYet, in the real kubelet's words, while something that is referred to does not exist."""
@@ -47,27 +50,39 @@ class Volumes:
         return dict((await self._client.get(SECRETS, Key(namespace, name))).data)
 
     async def _files(self, pod: Pod, volume: Volume, addresses: Mapping[str, str]) -> Files:
+        files: Files = {}
+        for part in volume.parts:
+            try:
+                files |= await self._part(pod, part, addresses)
+            except _Missing as error:
+                raise NotYet(f'MountVolume.SetUp failed for volume "{volume.name}" : {error}') from error
+        return files
+
+    async def _part(self, pod: Pod, part: ProjectedSource, addresses: Mapping[str, str]) -> Files:
         namespace = pod.metadata.namespace
-        if (source := volume.config_map) is not None:
-            return await self._chosen(volume, source, self.config_map(namespace, source.name), "configmap")
-        if (secret := volume.secret) is not None:
-            return await self._chosen(volume, secret, self.secret(namespace, secret.secret_name), "secret")
-        if (downward := volume.downward_api) is not None:
+        if (token := part.service_account_token) is not None:
+            issued = await self._client.token(pod, token.audience, token.expiration_seconds)
+            return {token.path: issued.encode()}
+        if (config := part.config_map) is not None:
+            return await self._chosen("configmap", config, self.config_map(namespace, config.name))
+        if (secret := part.secret) is not None:
+            return await self._chosen("secret", secret, self.secret(namespace, secret.name))
+        if (downward := part.downward_api) is not None:
             fields = {item.path: item.field_ref.field_path for item in downward.items if item.field_ref}
             return {name: field(pod, where, addresses).encode() for name, where in fields.items()}
         return {}
 
-    async def _chosen(
-        self, volume: Volume, source: ConfigMapVolume | SecretVolume, content: Awaitable[Files], kind: str
-    ) -> Files:
+    async def _chosen(self, kind: str, source: ConfigMapVolume | SecretSource, content: Awaitable[Files]) -> Files:
         try:
             return chosen(await content, source.items)
         except NotFound as error:
             if source.optional:
                 return {}
-            name = source.name if isinstance(source, ConfigMapVolume) else source.secret_name
-            words = f'MountVolume.SetUp failed for volume "{volume.name}" : {kind} "{name}" not found'
-            raise NotYet(words) from error
+            raise _Missing(f'{kind} "{source.name}" not found') from error
+
+
+class _Missing(NotYet):
+    pass
 
 
 def chosen(files: Files, items: Iterable[FileItem]) -> Files:
