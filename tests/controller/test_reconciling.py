@@ -9,7 +9,8 @@ from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key, ObjectMeta, key_of
-from imex_dra.api.nvlinkpartition import MemberState
+from imex_dra.api.nvlinknode import ImexState
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, MemberState
 from imex_dra.api.views import (
     NODES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -167,6 +168,26 @@ async def test_a_deleted_node_leaves_and_a_missing_card_does_not(cluster: Cluste
     await controllers.partitions.reconcile(cluster.partition)
     states = {m.node: m.state for m in (await cluster.live()).status.members}
     assert states == {gone: MemberState.LEAVING, silent: MemberState.UNKNOWN}
+
+
+async def test_a_record_that_was_lost_is_made_again_as_it_was(cluster: Cluster) -> None:
+    facts = {"state": ImexState.READY, "connected": (1,)}
+    node = await cluster.node("a", **facts)
+    await cluster.node("b", address="10.0.0.2")
+    domain = await cluster.domain("one")
+    await cluster.claim(domain, node)
+    controllers = await cluster.controllers()
+    await settle(controllers, cluster, domain)
+    await cluster.card(node, slot=1, applied=41, **facts)
+    lost = await cluster.live()
+    await cluster.client.patch(NVLINK_PARTITIONS, key_of(lost), {"metadata": {"finalizers": None}})
+    await cluster.client.delete(NVLINK_PARTITIONS, lost)
+    await settle(await cluster.controllers(), cluster)
+    found = await cluster.live()
+    assert found.metadata.uid != lost.metadata.uid
+    assert {m.node: m.slot for m in found.status.members}[node] == 1
+    assert found.status.generation == 42
+    assert await cluster.channels() == {1: ("one", "Assigned")}
 
 
 async def test_a_template_of_somebody_else_is_left_alone_and_said(cluster: Cluster) -> None:

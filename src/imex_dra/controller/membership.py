@@ -5,9 +5,9 @@ A member leaves only on positive evidence: its Node is gone, or its card names a
 only after every other member said that it runs with a list that lacks its last owner; one that is silent may
 well run with the old list.
 
-A record that was lost, or came back from a backup, is carried on from the cards: a node that nobody knows gets the
-slot in which its daemon runs, so that nothing has to restart, and generations go on above the highest that a daemon
-applied, because daemons refuse older lists.
+A record that was lost, or came back from a backup, is carried on from the cards: a node that nobody knows gets
+the slot in which its daemon runs, so that nothing has to restart, and generations go on above the highest that a
+daemon applied, because daemons refuse older lists.
 """
 
 from collections.abc import Mapping, Set
