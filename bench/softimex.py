@@ -149,7 +149,7 @@ def _rack(size: int) -> Iterator[Rack]:
 
 
 def _channel(node: Node) -> memory.Channel:
-    return memory.open_channel(node.root / CHANNELS / "channel1", node.root / "run/client.sock")
+    return memory.open_channel(node.root / CHANNELS / "channel1", node.root / "run/client/imex.sock")
 
 
 def _start(node: Node) -> None:

@@ -114,7 +114,7 @@ async def test_a_child_that_can_t_be_started_is_named(
 async def test_a_missing_ctl_does_not_end_a_daemon_that_runs(rack: Rack, node: Node) -> None:
     async with node.running(ctl_command=["/no/such/nvidia-imex-ctl"]) as agent, node.speaker() as speaker:
         await speaker.tell(rack.membership(0, 0))
-        await eventually((node.root.path / "run/client.sock").exists)
+        await eventually((node.root.path / "run/client/imex.sock").exists)
         first = child(node)
         await speaker.tell(rack.membership(0, 0, generation=2))
         await speaker.until(lambda state: state.generation == 2)

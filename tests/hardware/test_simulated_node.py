@@ -65,11 +65,12 @@ def test_a_container_gets_the_device_the_proof_and_the_way_to_the_daemon(root: N
     edits = SimulatedHardware(root.path).container_edits(7)
     (node,) = edits.device_nodes
     assert (node.major, node.minor, node.path) == (238, 7, "/dev/nvidia-caps-imex-channels/channel7")
-    assert {mount.container_path: mount.host_path for mount in edits.mounts} == {
-        "/run/imex/channel": str(root.path / "dev/nvidia-caps-imex-channels/channel7"),
-        "/run/imex/client.sock": str(root.path / "run/client.sock"),
+    assert {mount.container_path: (mount.host_path, *mount.options) for mount in edits.mounts} == {
+        "/run/imex/channel": (str(root.path / "dev/nvidia-caps-imex-channels/channel7"), "rw", "bind"),
+        "/run/imex/client": (str(root.path / "run/client"), "ro", "bind"),
     }
-    assert edits.env == ("IMEX_CLIENT_SOCKET=/run/imex/client.sock",)
+    assert (root.path / "run/client").is_dir()  # whether a daemon was ever there or not
+    assert edits.env == ("IMEX_CLIENT_SOCKET=/run/imex/client/imex.sock",)
     proof = root.path / "dev/nvidia-caps-imex-channels/channel7"
     assert proof.stat().st_mode & 0o777 == 0o666
 

@@ -61,7 +61,7 @@ class Node:
             **os.environ,
             "IMEX_NODE_ROOT": str(self.root),
             "IMEX_FABRIC_DIR": str(self.rack.fabric),
-            "IMEX_CLIENT_SOCKET": str(self.root / "run/client.sock"),
+            "IMEX_CLIENT_SOCKET": str(self.root / "run/client/imex.sock"),
         }
 
     @property

@@ -108,7 +108,7 @@ class Raw:
     def __init__(self, node: Node) -> None:
         self._sock = socket.socket(socket.AF_UNIX)
         self._sock.settimeout(20)
-        self._sock.connect(str(node.root / "run/client.sock"))
+        self._sock.connect(str(node.root / "run/client/imex.sock"))
 
     def call(self, message: Message, descriptor: int | None = None) -> Message:
         if descriptor is None:

@@ -125,7 +125,7 @@ class TestExchange:
 
         node = rack.nodes[0]
         path = node.root / "dev/nvidia-caps-imex-channels/channel5"
-        with memory.open_channel(path, node.root / "run/client.sock") as channel:
+        with memory.open_channel(path, node.root / "run/client/imex.sock") as channel:
             mine = channel.allocate(4096)
             theirs = channel.attach(mine.export())
             mine.array("float32")[:] = 1.5

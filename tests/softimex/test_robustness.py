@@ -52,7 +52,7 @@ def node(rack: Rack) -> Node:
 def dial(node: Node, door: str) -> socket.socket:
     if door == "client":
         sock = socket.socket(socket.AF_UNIX)
-        sock.connect(str(node.root / "run/client.sock"))
+        sock.connect(str(node.root / "run/client/imex.sock"))
         sock.settimeout(20)
         return sock
     port = {"peer": 50000, "command": 50005}[door]

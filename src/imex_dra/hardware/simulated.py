@@ -2,7 +2,8 @@
 
 Faults rewrite `hardware.json` atomically; every reading is a fresh one. A channel is a regular file that stands
 for the device, because a device node without a driver can't be opened; a process proves its channel to the
-soft IMEX daemon with a descriptor of that file.
+soft IMEX daemon with a descriptor of that file. The way to the daemon is a directory with a socket in it, not the
+socket: a daemon that comes after this one makes another, and containers must find that, too.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from imex_dra.hardware.devices import channel_major, channel_node
 from imex_dra.hardware.protocol import Reading
 
 CHANNEL_PROOF = "/run/imex/channel"
-CLIENT_SOCKET = "/run/imex/client.sock"
+CLIENTS = "/run/imex/client"
 CLIENT_SOCKET_VARIABLE = "IMEX_CLIENT_SOCKET"
 
 
@@ -56,12 +57,14 @@ class SimulatedHardware:
         proof.parent.mkdir(parents=True, exist_ok=True)
         proof.touch()
         proof.chmod(0o666)
+        clients = self._root / "run/client"
+        clients.mkdir(mode=0o755, parents=True, exist_ok=True)
         return ContainerEdits(
-            env=(f"{CLIENT_SOCKET_VARIABLE}={CLIENT_SOCKET}",),
+            env=(f"{CLIENT_SOCKET_VARIABLE}={CLIENTS}/imex.sock",),
             device_nodes=(channel_node(channel_major(self._root / "proc/devices"), channel),),
             mounts=(
                 Mount(str(proof), CHANNEL_PROOF, ("rw", "bind")),
-                Mount(str(self._root / "run/client.sock"), CLIENT_SOCKET, ("rw", "bind")),
+                Mount(str(clients), CLIENTS, ("ro", "bind")),
             ),
         )
 

@@ -1,4 +1,4 @@
-"""The memory library's door to the daemon: `run/client.sock`.
+"""The memory library's door to the daemon: `run/client/imex.sock`.
 
     {"call": "open"} + descriptor of the channel        {"channel": 7, "slot": 0, "gpus": 4}
     {"call": "allocate", "gpu": 0, "size": n}           {"allocation": 1, "length": n} + descriptor
@@ -138,5 +138,6 @@ class ClientService:
         self.clients = Listener(loop, lambda sock, source: Client(self, sock), MOST_CLIENTS)
 
     def start(self) -> None:
-        self.clients.listen(listen_unix(self.root.run / "client.sock"))
+        self.root.client_socket.parent.mkdir(mode=0o755, exist_ok=True)
+        self.clients.listen(listen_unix(self.root.client_socket))
         self.loop.every(TICK_SECONDS, self.clients.tick)

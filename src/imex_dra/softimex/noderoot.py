@@ -63,6 +63,7 @@ class NodeRoot:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.run = path / "run"
+        self.client_socket = self.run / "client/imex.sock"
         self.channels = path / "dev/nvidia-caps-imex-channels"
         self._addresses = Watched[tuple[str, ...]](path / "addresses", _parse_addresses, ())
         self._hosts = Watched[dict[str, str]](path / "hosts", parse_hosts, {})
