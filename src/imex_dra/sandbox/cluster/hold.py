@@ -1,0 +1,87 @@
+"""A cluster's name and number, held while it lives.
+
+Each is an abstract unix socket: bound by one process at a time, and free again when the last process that has it
+is gone, however it went. No lock file can be left over, and whoever finds a name taken learns the holder's pid
+from the kernel. A name is a user's own; numbers (networks 127.16, 127.17, …) are everybody's on the machine.
+"""
+
+import errno
+import os
+import socket
+import struct
+import time
+
+from imex_dra.base.errors import Misconfigured
+from imex_dra.sandbox.racks import MAX_CLUSTERS
+
+_PREFIX = "\0imex-dra"
+
+
+class Hold:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._sockets: list[socket.socket] = []
+        taken = _take(_address(name))
+        if taken is None:
+            raise Misconfigured(
+                f"a cluster {name} runs already (pid {holder(name) or 'unknown'}): `imex down --name {name}` ends"
+                " it, or give this one another --name"
+            )
+        self._sockets.append(taken)
+        self.number = self._first_number()
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """For a child that shares in the hold."""
+        return tuple(held.fileno() for held in self._sockets)
+
+    def release(self) -> None:
+        for held in self._sockets:
+            held.close()
+
+    def _first_number(self) -> int:
+        for number in range(MAX_CLUSTERS):
+            if taken := _take(f"{_PREFIX}/number/{number}"):
+                self._sockets.append(taken)
+                return number
+        self.release()
+        raise Misconfigured(f"{MAX_CLUSTERS} clusters run on this machine, which is all there are addresses for")
+
+
+def holder(name: str) -> int | None:
+    """The process that took the name; None if it is free."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(1)
+        try:
+            line.connect(_address(name))
+        except OSError:
+            return None
+        pid, _, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return int(pid)
+
+
+def free(name: str, within: float) -> bool:
+    """Waits that long at most for the end of whoever has the name."""
+    deadline = time.monotonic() + within
+    while holder(name) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _take(address: str) -> socket.socket | None:
+    fresh = socket.socket(socket.AF_UNIX)
+    try:
+        fresh.bind(address)
+    except OSError as error:
+        fresh.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    fresh.listen(16)
+    return fresh
+
+
+def _address(name: str) -> str:
+    return f"{_PREFIX}/{os.geteuid()}/{name}"
