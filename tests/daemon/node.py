@@ -12,14 +12,16 @@ from typing import Any
 
 from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState
 from imex_dra.daemon.agent import Agent
-from imex_dra.hardware.simulated import HardwareFile
+from imex_dra.hardware.simulated import HardwareFile, SimulatedGpu
 from imex_dra.imex.files import Files
 from imex_dra.imex.link import DaemonState, frame, messages
 from imex_dra.imex.membership import Membership
 from imex_dra.sandbox.noderoot import NodeRoot
 
 PARTITION = "7b968a6d.1"
-HARDWARE = HardwareFile(Fabric(FabricState.OK), PARTITION, "580.95.05", 2048, "boot-1")
+HARDWARE = HardwareFile(
+    Fabric(FabricState.OK), PARTITION, "580.95.05", 2048, "boot-1", gpus=(SimulatedGpu("GPU-0", "GB200"),)
+)
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
@@ -95,6 +97,11 @@ class Node:
         """Where the names point to, by slot."""
         lines = (line.split() for line in self.hosts.read_text().splitlines())
         return {str(int(name[-3:])): address for address, name in lines}
+
+    def setting(self, key: str) -> str:
+        """As nvidia-imex found it at its start."""
+        lines = (self.directory / "config.cfg").read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)[key]
 
     @asynccontextmanager
     async def speaker(self) -> AsyncIterator["Speaker"]:

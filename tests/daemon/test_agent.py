@@ -7,6 +7,7 @@ import pytest
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.imex.link import DaemonState
+from imex_dra.softimex import memory
 from tests.daemon.node import HARDWARE, PARTITION, Node, Rack, eventually
 
 
@@ -152,3 +153,40 @@ async def test_an_older_list_is_not_followed(rack: Rack, node: Node) -> None:
         await speaker.until_ready(0, generation=6)
         assert {state.generation for state in speaker.heard} == {0, 5, 6}
         assert (node.names()["1"], node.names()["2"]) == ("127.0.0.2", rack.address(2))
+
+
+async def test_after_an_unclean_exit_it_waits_for_importers_but_not_for_ever(rack: Rack, node: Node) -> None:
+    other = Node(rack, 1)
+    async with node.running(recovery_patience=1.0), node.speaker() as here:
+        async with other.running(), other.speaker() as there:
+            await here.tell(rack.membership(0, 0, 1))
+            await there.tell(rack.membership(1, 0, 1))
+            await here.until(lambda state: state.connected == (1,))
+            await there.until(lambda state: state.connected == (0,))
+            with open_channel(node) as exporter, open_channel(other) as importer:
+                importer.attach(exporter.allocate(65536).export())
+                killed = [child(each) for each in (other, node)]
+                for pid in killed:
+                    os.kill(pid, signal.SIGSTOP if pid == killed[0] else signal.SIGKILL)
+                waiting = await here.until(lambda state: state.state is ImexState.WAITING_FOR_RECOVERY)
+                assert (
+                    waiting.problem
+                    == "it ended uncleanly and waits, 1 s at most, for nodes that had imported from it"
+                )
+                up = await here.until_ready(0)
+                assert up.problem.startswith("it was restarted without waiting: ")
+                assert node.setting("IMEX_WAIT_FOR_QUORUM") == "NONE"
+                alone = child(node)
+                os.kill(killed[0], signal.SIGCONT)
+                await here.until(lambda state: state.connected == (1,))
+                assert child(node) == alone
+        os.kill(alone, signal.SIGKILL)
+        again = await here.until(lambda state: state.state is ImexState.READY and state.problem == "")
+        assert again.state is ImexState.READY
+        assert node.setting("IMEX_WAIT_FOR_QUORUM") == "RECOVERY"
+
+
+def open_channel(node: Node) -> memory.Channel:
+    channel = node.root.path / "dev/nvidia-caps-imex-channels/channel5"
+    channel.touch(mode=0o666)
+    return memory.open_channel(channel, node.root.path / "run/client/imex.sock")

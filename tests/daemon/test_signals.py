@@ -1,6 +1,8 @@
 """What the agent does to its child, seen by a child that writes down every signal it gets."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,19 @@ async def test_when_the_agent_ends_so_do_its_child_and_its_connections(
             await asyncio.wait({agent})
         assert not Path(f"/proc/{pid}").exists()
         await eventually(lambda: speaker.hung_up)
+
+
+async def test_what_a_child_started_does_not_hide_the_child_s_end(tmp_path: Path) -> None:
+    """It holds the output open, and goes on for longer than anybody waits."""
+    script = f"sleep 600 & echo $! > {tmp_path}/left; echo its last words; exit 3"
+    async with asyncio.timeout(60):
+        assert await Child([*DIES_WITH_US, "sh", "-c", script]).run() == (
+            "nvidia-imex ended with exit code 3: its last words"
+        )
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
+async def test_a_child_that_ends_no_line_is_listened_to_nevertheless() -> None:
+    script = "head -c 300000 /dev/zero | tr '\\0' x; echo; echo its last words; exit 3"
+    async with asyncio.timeout(60):
+        assert (await Child([*DIES_WITH_US, "sh", "-c", script]).run()).endswith("its last words")

@@ -2,6 +2,7 @@
 
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNodeStatus
+from imex_dra.imex.link import DaemonState
 from imex_dra.node.card import card_status
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.readiness import Knowledge
@@ -40,6 +41,11 @@ def test_its_problem_is_what_a_prepare_would_say() -> None:
         "the IMEX daemon of node n1 is INIT_GPU"
     )
     assert card(but(reading=reading(FabricState.NONE))).problem == ""
+
+
+def test_a_daemon_that_serves_may_have_something_to_say_nevertheless() -> None:
+    assert card(but(daemon=daemon(problem="it was restarted"))).problem == "it was restarted"
+    assert card(but(reading=reading(FabricState.NONE), daemon=DaemonState(problem="no agent"))).problem == ""
 
 
 def test_a_pod_that_comes_or_goes_changes_nothing_until_the_next_generation() -> None:

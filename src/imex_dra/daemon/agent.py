@@ -18,7 +18,7 @@ from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base.errors import ImexError
 from imex_dra.base.files import write_atomically
 from imex_dra.daemon.child import Child
-from imex_dra.daemon.plan import Step, next_step, supersedes
+from imex_dra.daemon.plan import Recovery, Step, next_step, supersedes
 from imex_dra.imex.ctl import Ctl
 from imex_dra.imex.files import Files
 from imex_dra.imex.link import DaemonState, frame, messages
@@ -29,6 +29,9 @@ log = structlog.get_logger()
 
 _REMAP_INTERVAL = 5.0
 """IMEX ignores a SIGUSR1 that comes sooner after the last one."""
+
+_RECOVERY_PATIENCE = 60.0
+"""Whoever lives connects within seconds; who is gone may never come back."""
 
 _LONG_LIFE = 60.0
 """A child that lived that long did not fail to start; its end is a first failure again."""
@@ -46,6 +49,7 @@ class Agent:
         watchful: float = 1.0,
         calm: float = 5.0,
         remap_interval: float = _REMAP_INTERVAL,
+        recovery_patience: float = _RECOVERY_PATIENCE,
     ) -> None:
         """Seconds between two questions: until it is READY, until all members are connected, afterwards."""
         self._files = files
@@ -54,6 +58,9 @@ class Agent:
         self._ctl = Ctl(ctl_command, files.config)
         self._eager, self._watchful, self._calm = eager, watchful, calm
         self._remap_interval = remap_interval
+        self._recovery_patience = recovery_patience
+        self._recovery = Recovery()
+        self._alone = False
         self._backoff = Backoff(0.2, 10.0)
         self._wanted = self._remembered()
         self._applied: Membership | None = None
@@ -121,7 +128,8 @@ class Agent:
 
     async def _run_once(self, membership: Membership) -> str | None:
         """How the child ended, or None if it was ended for a new identity."""
-        self._files.write(membership)
+        self._alone = self._recovery.given_up
+        self._files.write(membership, quorum=self._recovery.quorum)
         child = asyncio.create_task(self._child.run())
         self._apply(membership)
         try:
@@ -147,6 +155,9 @@ class Agent:
         """False if the child has to be restarted."""
         self._news.clear()
         assert self._wanted is not None
+        if self._recovery.given_up and not self._alone:
+            log.warning("nvidia-imex is restarted and waits for nobody", waited=self._recovery_patience)
+            return False
         loop = asyncio.get_running_loop()
         match next_step(self._applied, self._wanted):
             case Step.START | Step.RESTART:
@@ -194,10 +205,25 @@ class Agent:
         if applied is not self._applied or pid != self._child.pid:
             return
         connected = domain.connected_both_ways(applied.own_slot) if domain else ()
-        problem = self._state.problem if state is ImexState.UNAVAILABLE else ""
-        self._say(state=state, connected=connected, problem=problem)
-        if self._wanted is not applied and state is not ImexState.UNAVAILABLE:
+        now = asyncio.get_running_loop().time()
+        self._recovery = self._recovery.seen(state, now, self._recovery_patience)
+        self._say(state=state, connected=connected, problem=self._problem(state))
+        waited_enough = self._recovery.given_up and not self._alone
+        if waited_enough or (self._wanted is not applied and state is not ImexState.UNAVAILABLE):
             self._news.set()
+
+    def _problem(self, state: ImexState) -> str:
+        if state is ImexState.UNAVAILABLE:
+            return self._state.problem
+        patience = f"{self._recovery_patience:g} s"
+        if state is ImexState.WAITING_FOR_RECOVERY:
+            return f"it ended uncleanly and waits, {patience} at most, for nodes that had imported from it"
+        if self._alone:
+            return (
+                "it was restarted without waiting: nodes that had imported from it did not come within"
+                f" {patience}, and a job that still runs there may use memory that is gone"
+            )
+        return ""
 
     def _pause(self) -> float:
         if self._applied is None:

@@ -1,6 +1,6 @@
 """The node's card: what it tells the controller about itself. Pure."""
 
-from imex_dra.api.nvlinknode import NVLinkNodeStatus
+from imex_dra.api.nvlinknode import ImexState, NVLinkNodeStatus
 from imex_dra.imex.link import DaemonState
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.readiness import Knowledge, obstacle
@@ -30,8 +30,13 @@ def card_status(
         applied_generation=applied,
         held_channels=_held(checkpoint, known.reading.partition) if renewed else last.held_channels,
         isolation=known.reading.isolation,
-        problem=hindrance.words() if hindrance else "",
+        problem=hindrance.words() if hindrance else _remark(known.daemon),
     )
+
+
+def _remark(daemon: DaemonState) -> str:
+    """What a daemon that serves has to say nevertheless."""
+    return daemon.problem if daemon.state is ImexState.READY else ""
 
 
 def _held(checkpoint: Checkpoint, partition: str) -> tuple[int, ...]:
