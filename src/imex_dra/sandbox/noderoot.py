@@ -1,5 +1,6 @@
 """The root directory of a simulated node, made and changed: what the rack model says of the hardware."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -8,18 +9,31 @@ from imex_dra.api.names import CHANNEL_DEVICE_CLASS
 from imex_dra.base.files import write_atomically
 from imex_dra.hardware.simulated import HardwareFile
 
+CHANNELS = "dev/nvidia-caps-imex-channels"
+_FABRIC_ID = "fabric-id"
+"""Names the node to the fabric; not a thing of /run, but it lies there."""
+
 
 class NodeRoot:
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def make(self, hardware: HardwareFile, *, address: str, channel_major: int = 234) -> None:
-        for directory in ("run", "proc", "etc/nvidia-imex", "dev/nvidia-caps-imex-channels"):
+        for directory in ("run", "proc", "etc/nvidia-imex", CHANNELS):
             (self.path / directory).mkdir(parents=True, exist_ok=True)
         (self.path / "addresses").write_text(f"{address}\n")
         (self.path / "hosts").touch()
         self.load_driver(channel_major)
         self.write_hardware(hardware)
+
+    def boot(self, boot_id: str) -> None:
+        """What a machine finds when its power is back: /run and /dev are empty, disks are as they were."""
+        for path in (self.path / "run").iterdir():
+            if path.name != _FABRIC_ID:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for channel in (self.path / CHANNELS).iterdir():
+            channel.unlink()
+        self.write_hardware(msgspec.structs.replace(self.hardware(), boot_id=boot_id))
 
     def hardware(self) -> HardwareFile:
         return msgspec.json.decode((self.path / "hardware.json").read_bytes(), type=HardwareFile)

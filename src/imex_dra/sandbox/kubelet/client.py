@@ -68,10 +68,11 @@ class Switchboard:
         trust = ssl.create_default_context(cafile=authority)
         self._transport = httpx2.AsyncHTTPTransport(verify=trust, limits=_LIMITS, trust_env=False)
 
-    def client(self, token: str) -> NodeClient:
+    def client(self, token: str, server: str = "") -> NodeClient:
+        """`server`: another address than everybody's."""
         return NodeClient(
             httpx2.AsyncClient(
-                base_url=self._server,
+                base_url=server or self._server,
                 transport=_Shared(self._transport),
                 headers={"User-Agent": f"{COMPONENT}/{__version__}", "Authorization": f"Bearer {token}"},
                 timeout=_TIMEOUT,

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from imex_dra.base.clock import Clock, SystemClock
 from imex_dra.sandbox.kubelet.client import NodeClient, Switchboard
@@ -12,6 +12,7 @@ from imex_dra.sandbox.kubelet.containers import Launcher, Runtime
 from imex_dra.sandbox.kubelet.hollow import Hollow
 from imex_dra.sandbox.kubelet.kubelet import Kubelet, Timing
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
+from imex_dra.sandbox.kubelet.standins import Rule
 
 _DIRECTORIES = ("k/plugins", "k/plugins_registry", "run/cdi", "etc/cdi", "pods")
 
@@ -20,33 +21,50 @@ class Member(Struct, frozen=True):
     facts: NodeFacts
     root: Path
     token: str
+    server: str = ""
+    """The API server's address for this node, if it has one of its own."""
 
 
 class Machine:
-    """`kill` and `start` are about the kubelet alone; `stop` is a power failure."""
+    """`kill` and `start` are about the kubelet alone; `stop` is a power failure, and `boot` what follows."""
 
     def __init__(
-        self, member: Member, client: NodeClient, launcher: Launcher, clock: Clock, timing: Timing
+        self,
+        member: Member,
+        client: NodeClient,
+        launcher: Launcher,
+        clock: Clock,
+        timing: Timing,
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         self.member = member
+        self._facts = member.facts
+        self._rules = rules
         self._client = client
         self._clock = clock
         self._timing = timing
         self._runtime = Runtime(launcher, member.root / "pods", clock)
         self._kubelet: asyncio.Task[None] | None = None
-        for directory in _DIRECTORIES:
-            (member.root / directory).mkdir(parents=True, exist_ok=True)
+        self._failed = asyncio.Event()
+
+    @property
+    def runs(self) -> bool:
+        return self._kubelet is not None
 
     def start(self) -> None:
+        for directory in _DIRECTORIES:
+            (self.member.root / directory).mkdir(parents=True, exist_ok=True)
         kubelet = Kubelet(
-            self.member.facts,
+            self._facts,
             self.member.root,
             client=self._client,
             runtime=self._runtime,
             clock=self._clock,
             timing=self._timing,
+            rules=self._rules,
         )
         self._kubelet = asyncio.create_task(kubelet.run())
+        self._kubelet.add_done_callback(self._ended)
 
     async def kill(self) -> None:
         if self._kubelet is not None:
@@ -59,11 +77,21 @@ class Machine:
     async def stop(self) -> None:
         await self.kill()
         await self._runtime.stop()
+        self._runtime.sandboxes.clear()
+
+    def boot(self, boot_id: str) -> None:
+        self._facts = structs.replace(self._facts, boot_id=boot_id)
+        self.start()
 
     async def wait(self) -> None:
-        """Returns never, unless the kubelet fails."""
+        """Returns never, unless the kubelet fails; being killed is no failure."""
+        await self._failed.wait()
         if self._kubelet is not None:
-            await self._kubelet
+            self._kubelet.result()
+
+    def _ended(self, kubelet: asyncio.Task[None]) -> None:
+        if not kubelet.cancelled():
+            self._failed.set()
 
 
 class Fleet:
@@ -74,10 +102,13 @@ class Fleet:
         *,
         launcher: Callable[[Member], Launcher] = lambda member: Hollow(),
         timing: Timing | None = None,
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         clock, timing = SystemClock(), timing or Timing()
         self.machines = {
-            member.facts.name: Machine(member, switchboard.client(member.token), launcher(member), clock, timing)
+            member.facts.name: Machine(
+                member, switchboard.client(member.token, member.server), launcher(member), clock, timing, rules
+            )
             for member in members
         }
 

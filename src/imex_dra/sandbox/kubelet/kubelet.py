@@ -30,6 +30,7 @@ from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.plugins import CALL_LIMIT, WIPE_DELAY, Plugins
 from imex_dra.sandbox.kubelet.pods import RESYNC, RETRY, SHORTEST_GRACE, PodWorker, Ward
 from imex_dra.sandbox.kubelet.registry import Registry
+from imex_dra.sandbox.kubelet.standins import Rule
 from imex_dra.sandbox.kubelet.views import PODS, Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
 
@@ -58,6 +59,7 @@ class Kubelet:
         runtime: Runtime,
         clock: Clock,
         timing: Timing | None = None,
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         timing = timing or Timing()
         self.facts = facts
@@ -70,7 +72,7 @@ class Kubelet:
         self._registry = Registry(root / "k" / "plugins_registry", self._plugins)
         self._claims = Claims(client, self._plugins, Ledger(root / "k"))
         self._events = Events(client, facts.name, clock)
-        desk = OrderDesk(self._claims, Volumes(client), root, facts.address)
+        desk = OrderDesk(self._claims, Volumes(client), root, facts.address, rules)
         self._ward = Ward(
             facts, client, self._claims, runtime, desk, self._events, clock, timing.resync, timing.retry
         )

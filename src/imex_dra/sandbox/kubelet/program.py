@@ -2,14 +2,15 @@
 
     python -m imex_dra.sandbox.kubelet.program nodes.json
 
-The file is a `Settings`; tokens stand in it, so it is for its owner's eyes only.
+The file is a `Settings`; tokens stand in it, so it is for its owner's eyes only. Through the socket that it names
+one kubelet can be killed and started, and one machine's power can fail and come back (`sandbox.control`).
 """
 
 import asyncio
-import resource
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,15 @@ import msgspec
 from msgspec import Struct
 
 from imex_dra.base import logging
-from imex_dra.base.errors import Misconfigured
+from imex_dra.base.errors import Misconfigured, Rejected
+from imex_dra.sandbox.control import Request, serving
+from imex_dra.sandbox.descriptors import raise_limit
 from imex_dra.sandbox.kubelet.client import Switchboard
 from imex_dra.sandbox.kubelet.containers import Launcher
-from imex_dra.sandbox.kubelet.fleet import Fleet, Member
+from imex_dra.sandbox.kubelet.fleet import Fleet, Machine, Member
 from imex_dra.sandbox.kubelet.hollow import Hollow
 from imex_dra.sandbox.kubelet.processes import Processes
+from imex_dra.sandbox.kubelet.standins import Rule
 
 
 class Settings(Struct, frozen=True):
@@ -30,21 +34,55 @@ class Settings(Struct, frozen=True):
     authority: Path
     nodes: list[Member]
     containers: Literal["hollow", "processes"] = "processes"
+    rules: tuple[Rule, ...] = ()
+    """Stand-ins for images and commands."""
+    control: Path | None = None
 
 
 async def run(settings: Settings) -> None:
     """Until SIGTERM or SIGINT, or until a kubelet fails."""
     switchboard = Switchboard(settings.server, settings.authority)
-    fleet = Fleet(switchboard, settings.nodes, launcher=lambda member: _launcher(settings))
+    fleet = Fleet(switchboard, settings.nodes, launcher=lambda member: _launcher(settings), rules=settings.rules)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     fleet.start()
     try:
-        await _first([stopped.wait(), *(machine.wait() for machine in fleet.machines.values())])
+        async with _controlled(fleet, settings.control):
+            await _first([stopped.wait(), *(machine.wait() for machine in fleet.machines.values())])
     finally:
         await fleet.stop()
         await switchboard.close()
+
+
+@asynccontextmanager
+async def _controlled(fleet: Fleet, socket: Path | None) -> AsyncIterator[None]:
+    async def answer(request: Request) -> Any:
+        if request.node not in fleet.machines:
+            raise Rejected(f"there is no node {request.node}")
+        return await _act(fleet.machines[request.node], request)
+
+    if socket is None:
+        yield
+    else:
+        async with serving(socket, answer):
+            yield
+
+
+async def _act(machine: Machine, request: Request) -> None:
+    match request.do:
+        case "kill":
+            await machine.kill()
+        case "start" if not machine.runs:
+            machine.start()
+        case "power-off":
+            await machine.stop()
+        case "power-on" if not machine.runs:
+            machine.boot(request.options["boot_id"])
+        case "start" | "power-on":
+            raise Rejected(f"the kubelet of node {request.node} runs already")
+        case _:
+            raise Rejected(f"a kubelet can't {request.do}")
 
 
 async def _first(works: list[Coroutine[Any, Any, object]]) -> None:
@@ -60,17 +98,11 @@ def _launcher(settings: Settings) -> Launcher:
     return Hollow() if settings.containers == "hollow" else Processes()
 
 
-def _raise_limit() -> None:
-    """Each node holds a watch; the soft limit of a shell is made for one program with a few files."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def main() -> None:
     logging.configure("warning")
     if len(sys.argv) != 2:
         raise Misconfigured("name one file with the nodes to run")
-    _raise_limit()
+    raise_limit()
     asyncio.run(run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Settings, dec_hook=_path)))
 
 

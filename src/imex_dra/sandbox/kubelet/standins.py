@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
 
+import msgspec
 from msgspec import Struct
 
+from imex_dra.base.errors import Misconfigured
 from imex_dra.sandbox.kubelet.views import Container
 
 PAUSE = ("sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 
 
-class Rule(Struct, frozen=True):
+class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """Patterns as in a shell; the first rule that fits wins."""
 
     argv: tuple[str, ...]
@@ -28,3 +32,20 @@ def argv(container: Container, rules: Sequence[Rule] = ()) -> tuple[str, ...]:
         if rule.fits(container):
             return rule.argv
     return (container.command + container.args) if container.command else PAUSE
+
+
+class StandIns(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The file of `imex up --stand-ins`."""
+
+    api_version: Literal["sandbox.imex-dra.io/v1"]
+    kind: Literal["StandIns"]
+    rules: tuple[Rule, ...]
+
+
+def load(path: Path) -> tuple[Rule, ...]:
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=StandIns).rules
+    except OSError as error:
+        raise Misconfigured(f"{path} can't be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Misconfigured(f"{path} does not describe stand-ins: {error}") from error
