@@ -21,6 +21,13 @@ mine.write(0, b"written on one node")
 print(mine.export().hex(), flush=True)
 sys.stdin.read()
 """
+REPLACE = """
+import os
+try:
+    os.unlink(os.environ["IMEX_CLIENT_SOCKET"])
+except OSError as error:
+    print(error.strerror)
+"""
 IMPORT = """
 import sys
 from imex_dra.softimex import memory
@@ -79,3 +86,35 @@ def test_memory_is_shared_inside_a_domain_and_with_nobody_else(site: Site, team:
         assert attempt(team, "far", handle).split()[0] in ("400", "801")
         assert attempt(team, "importer", handle, "bystander").startswith("801 IMEX_CLIENT_SOCKET is not set")
     assert attempt(team, "importer", handle).startswith("400 ")
+
+
+def restart_imex(site: Site, name: str) -> None:
+    """As a crash does it: the socket that it leaves behind is stale."""
+    lock = site.drivers[name].node.root / "run/imex.lock"
+    killed = lock.read_text()
+    site.drivers[name].node.machine.run("kill", "-9", killed.strip())
+    site.until(lambda: lock.read_text() not in ("", killed))
+
+
+def test_containers_find_the_daemon_that_comes_after_a_restart(site: Site, team: Team) -> None:
+    team.domain("train")
+    for name, node in (("exporter", "a0"), ("importer", "a1")):
+        team.pod(name, node, template="train", image=pythonimage.IMEX)
+    team.until_running("exporter", "importer")
+    with exported(site, team, "exporter") as handle:
+        restart_imex(site, "a1")
+        site.until(lambda: attempt(team, "importer", handle).startswith(("written", "read")), within=60)
+        restart_imex(site, "a0")
+        site.until(lambda: attempt(team, "importer", handle).startswith("400 "), within=60)
+    site.until(lambda: attempt(team, "exporter", handle).startswith("400 "), within=60)
+    with exported(site, team, "exporter") as handle:
+        site.until(lambda: attempt(team, "importer", handle).startswith(("written", "read")), within=60)
+
+
+def test_a_container_can_t_put_itself_in_the_daemon_s_place(team: Team) -> None:
+    team.domain("train")
+    team.pod("p", "a0", template="train", image=pythonimage.IMEX)
+    team.until_running("p")
+    assert (
+        team.kubectl("exec", "p", "-c", "main", "--", "python3", "-c", REPLACE).strip() == "Read-only file system"
+    )

@@ -6,6 +6,6 @@ from collections.abc import Callable
 
 def eventually(condition: Callable[[], bool], within: float = 30) -> bool:
     deadline = time.monotonic() + within
-    while not condition() and time.monotonic() < deadline:
+    while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return condition()
+    return met

@@ -2,14 +2,17 @@
 
 With DAEMONIZE=1 the command returns when the daemon can be reached, or fails with the daemon's own error: what
 a systemd unit of type `forking` expects.
+
+getopt instead of argparse, which would stay in memory for ever: 1 MB of the 20 that a daemon may have.
 """
 
-import argparse
+import getopt
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from imex_dra.softimex import config as configuration
 from imex_dra.softimex import noderoot, session
@@ -19,37 +22,61 @@ from imex_dra.softimex.errors import StartError
 from imex_dra.softimex.journal import ERROR, Journal, open_journal
 
 STARTED = b"started"
+USAGE = """\
+usage: soft-nvidia-imex [-c CONFIG] [-p PORT] [--nogpu]
+
+  -c CONFIG        default: etc/nvidia-imex/config.cfg of the node root
+  -p, --port PORT  instead of SERVER_PORT
+  --nogpu          run without a GPU and without memory
+  -h, --help       this text
+"""
+
+
+class Options(NamedTuple):
+    config: str = ""
+    port: int = 0
+    no_gpu: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     for early in (signal.SIGUSR1, signal.SIGHUP):
         signal.signal(early, signal.SIG_IGN)
-    options = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if {"-h", "--help"} & set(words):
+        print(USAGE, end="")
+        return 0
     try:
+        options = parse(words)
         root = noderoot.from_environment()
         path = Path(options.config) if options.config else root.path / configuration.DEFAULT_PATH
         config, warnings = configuration.read(path, root.path)
         if options.port:
             config = config._replace(server_port=options.port)
-        return _run(root, config, warnings, options.nogpu)
+        return _run(root, config, warnings, options.no_gpu)
     except StartError as error:
         Journal(ERROR).error(str(error))
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="soft-nvidia-imex", description="A software nvidia-imex.", allow_abbrev=False
-    )
-    parser.add_argument("-c", dest="config", metavar="CONFIG", help="default: etc/nvidia-imex/config.cfg")
-    parser.add_argument("-p", "--port", type=_port, help="instead of SERVER_PORT")
-    parser.add_argument("--nogpu", "-nogpu", action="store_true", help="run without a GPU and without memory")
-    return parser
+def parse(words: Sequence[str]) -> Options:
+    """-nogpu is one word, as nvidia-imex has it."""
+    try:
+        given, rest = getopt.getopt([_LONG.get(word, word) for word in words], "c:p:", ["port=", "nogpu"])
+    except getopt.GetoptError as error:
+        raise StartError(f"{error}. See soft-nvidia-imex --help") from None
+    if rest:
+        raise StartError(f"{rest[0]!r} is no option. See soft-nvidia-imex --help")
+    values = dict(given)
+    port = values.get("--port", values.get("-p", ""))
+    return Options(values.get("-c", ""), _port(port) if port else 0, "--nogpu" in values)
+
+
+_LONG = {"-nogpu": "--nogpu"}
 
 
 def _port(text: str) -> int:
-    if not 1 <= int(text) <= 65535:
-        raise ValueError
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise StartError(f"{text!r} is no port: a whole number from 1 to 65535")
     return int(text)
 
 

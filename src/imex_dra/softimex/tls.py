@@ -74,6 +74,7 @@ class Tls:
 def _contexts(config: Config) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.verify_mode = ssl.CERT_REQUIRED
+    server.num_tickets = 0  # nobody resumes a session here, and each ticket keeps one in memory
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for context, side in ((server, "SERVER"), (client, "CLIENT")):
         context.minimum_version = ssl.TLSVersion.TLSv1_2
