@@ -225,7 +225,7 @@ async def running(program: Program) -> AsyncIterator[None]:
 
 
 async def eventually(question: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(45):
         while not await question():
             await asyncio.sleep(0.02)
 

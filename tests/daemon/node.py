@@ -25,7 +25,7 @@ HARDWARE = HardwareFile(
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
-async def eventually(condition: Callable[[], object], within: float = 30.0) -> None:
+async def eventually(condition: Callable[[], object], within: float = 45.0) -> None:
     async with asyncio.timeout(within):
         while not condition():
             await asyncio.sleep(0.01)
@@ -134,7 +134,7 @@ class Speaker:
         self.writer.write(b"".join(frame(membership) for membership in memberships))
         await self.writer.drain()
 
-    async def until(self, condition: Callable[[DaemonState], object], within: float = 30.0) -> DaemonState:
+    async def until(self, condition: Callable[[DaemonState], object], within: float = 45.0) -> DaemonState:
         """Of the latest state, now or in a while."""
         try:
             async with asyncio.timeout(within):

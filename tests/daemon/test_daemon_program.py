@@ -37,7 +37,7 @@ async def test_told_to_stop_it_stops_its_child_first_and_ends_with_0(
             child = int((node.root.path / "run/imex.lock").read_text())
             assert child != program.pid
             program.send_signal(number)
-            assert await asyncio.to_thread(program.wait, 30) == 0, (node.root.path / "log").read_text()
+            assert await asyncio.to_thread(program.wait, 60) == 0, (node.root.path / "log").read_text()
             assert not Path(f"/proc/{child}").exists()
             await eventually(lambda: speaker.hung_up)
 
@@ -50,5 +50,5 @@ async def test_started_again_it_is_ready_before_anybody_speaks_to_it(rack: Rack,
                     await speaker.tell(rack.membership(0, 0, generation=3))
                 await speaker.until_ready(0, generation=3)
             program.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(program.wait, 30) == 0
+            assert await asyncio.to_thread(program.wait, 60) == 0
         node.socket.unlink(missing_ok=True)

@@ -1,10 +1,11 @@
 """Two simulated racks on real kubelets: a0 and a1 in one NVLink partition, b0 in another, our driver on all."""
 
 import json
-import time
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,14 @@ class Site:
         for name, node in self.drivers.items():
             node.start(healthy(name))
         self.until(lambda: len(self.kubectl.get("resourceslices")["items"]) == len(self.drivers))
+        self.until(lambda: self.partition()["status"]["summary"]["state"] == "UP")
 
     def stop(self) -> None:
         self.controller.stop()
         for node in self.drivers.values():
             node.stop()
 
-    def until(self, condition: Any, within: float = 30) -> None:
+    def until(self, condition: Any, within: float = 90) -> None:
         if not eventually(condition, within):
             raise AssertionError(f"not within {within} s. {self.logs()}")
 
@@ -93,7 +95,7 @@ class Site:
         specs = {path.stem.partition("_")[2] for path in (root / "run/cdi").glob("imex-dra.io-channel_*.json")}
         return claims | specs
 
-    def until_nothing_prepared(self, within: float = 60) -> None:
+    def until_nothing_prepared(self, within: float = 120) -> None:
         self.until(lambda: not any(self.prepared(name) for name in self.drivers), within)
 
     @contextmanager
@@ -101,16 +103,31 @@ class Site:
         """The scheduler still binds pods to the node for a while; the kubelet finds them when it is back."""
         kubelet = self.drivers[name].node.kubelet
         kubelet.kill()
-        assert kubelet.ended(within=10)
+        assert kubelet.ended(within=60)
         try:
             yield
         finally:
             kubelet.start()
 
+    @contextmanager
+    def without_controller(self) -> Iterator[None]:
+        self.controller.stop()
+        try:
+            yield
+        finally:
+            self.controller.start()
+
     def registrations(self, name: str) -> int:
         """How often the kubelet has registered the node's plugins."""
         logs = self.drivers[name].node.root.glob("imex-node*.log")
         return sum(log.read_text().count("registered the driver") for log in logs)
+
+    def said(self, name: str, event: str, claim: str) -> list[datetime]:
+        """When the node's program said this of a claim."""
+        lines = (self.drivers[name].node.root / "imex-node.log").read_text().splitlines()
+        entries = [json.loads(line) for line in lines if event in line and claim in line and line.endswith("}")]
+        times = [e["timestamp"] for e in entries if (e["event"], e.get("claim")) == (event, claim)]
+        return [datetime.fromisoformat(time) for time in times]
 
     def until_seats(self, name: str) -> None:
         self.until(lambda: any(s["spec"]["nodeName"] == name for s in self.kubectl.get("resourceslices")["items"]))
@@ -195,7 +212,7 @@ class Team:
             }
         )
 
-    def until_running(self, *pods: str, within: float = 60) -> None:
+    def until_running(self, *pods: str, within: float = 150) -> None:
         names = [f"pod/{pod}" for pod in pods]
         try:
             words = ("-n", self.name, "wait", "--for=condition=Ready", *names, f"--timeout={within:.0f}s")
@@ -204,6 +221,19 @@ class Team:
             events = self.kubectl("get", "events")
             raise AssertionError(f"{error}\n{events}\n{self.site.logs()}") from error
 
+    def until_running_again(self, pod: str) -> None:
+        """After a failure. The kubelet would ask again after a minute or more; a changed pod makes it ask now."""
+
+        def asked_again_and_runs() -> bool:
+            self.kubectl("annotate", "pod", pod, f"try={uuid.uuid4()}", "--overwrite")
+            try:
+                self.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=10s")
+            except Rejected:
+                return False
+            return True
+
+        self.site.until(asked_again_and_runs, within=180)
+
     def inside(self, pod: str, script: str, container: str = "main") -> str:
         return self.kubectl("exec", pod, "-c", container, "--", "sh", "-c", script).strip()
 
@@ -211,9 +241,8 @@ class Team:
         listing = self.inside(pod, "ls /dev/nvidia-caps-imex-channels 2>/dev/null; true", container)
         return listing.split()
 
-    def failure(self, pod: str, within: float = 45) -> tuple[str, float]:
-        """The kubelet's event on why it could not prepare, and how long it took from the pod's binding."""
-        start = time.monotonic()
+    def failure(self, pod: str, within: float = 120) -> str:
+        """The kubelet's event on why it could not prepare."""
         found: list[str] = []
 
         def told() -> bool:
@@ -222,17 +251,32 @@ class Team:
             return bool(found)
 
         self.site.until(told, within)
-        return found[0], time.monotonic() - start
+        return found[0]
+
+    def waited(self, node: str, claim: str) -> float:
+        """Seconds between the question and the answer, as the node's program logged them; 0 if it did not even
+        begin, because the claim itself is wrong.
+        """
+        name = f"{self.name}/{claim}"
+        self.site.until(lambda: bool(self.site.said(node, "claim failed", name)))
+        begun = self.site.said(node, "preparing", name)
+        return (self.site.said(node, "claim failed", name)[0] - begun[0]).total_seconds() if begun else 0.0
 
     def exists(self, kind: str, name: str) -> bool:
         return bool(self.kubectl("get", kind, name, "--ignore-not-found"))
 
     def delete(self, *words: str) -> None:
-        self.kubectl("delete", *words, "--timeout=60s")
+        self.site.kubectl("-n", self.name, "delete", *words, "--timeout=150s", within=180)
+
+    def status(self, domain: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("computedomain", domain).get("status", {})
+        return found
+
+    def ready_nodes(self, domain: str) -> str:
+        return str(self.status(domain).get("summary", {}).get("nodes"))
 
     def condition(self, domain: str, kind: str) -> dict[str, Any]:
-        conditions = self.get("computedomain", domain).get("status", {}).get("conditions", [])
-        return next((c for c in conditions if c["type"] == kind), {})
+        return next((c for c in self.status(domain).get("conditions", []) if c["type"] == kind), {})
 
 
 @contextmanager
@@ -259,9 +303,15 @@ def running_site(root: Path) -> Iterator[Site]:
         yield site
 
 
+def waited_for(message: str) -> int:
+    """The seconds that a sentence of ours says it waited for; 0 if it does not."""
+    found = re.search(r"after waiting for (\d+) s", message)
+    return int(found[1]) if found else 0
+
+
 def restart(process: Process) -> None:
     process.kill()
-    assert process.ended(within=10)
+    assert process.ended(within=60)
     process.start()
 
 

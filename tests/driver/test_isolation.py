@@ -4,7 +4,7 @@ import pytest
 
 from tests.driver.site import Site, Team
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 
 
 def test_an_annotation_that_names_somebody_elses_device_gives_nothing(site: Site, team: Team) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool], within: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], within: float = 45.0) -> None:
     async with asyncio.timeout(within):
         while not condition():
             await asyncio.sleep(0.01)

@@ -53,7 +53,7 @@ async def test_a_prepare_waits_for_every_condition_and_is_woken_by_the_last(
     assigned = await scene.see_partition()
     await scene.see_partition()
     scene.learn(daemon=able.daemon)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(45):
         await call
     assert [(known.reading, known.daemon, known.partition) for known in at_the_end] == [
         (able.reading, able.daemon, assigned)
@@ -93,7 +93,7 @@ async def test_an_assignment_that_is_no_longer_true_is_not_used(scene: Scene) ->
     await scene.assign(domain, 7, state=ChannelState.RESTING)
     claim = await scene.claim(domain.metadata.uid)
     with pytest.raises(NotYet, match=f"ComputeDomain .* has no channel in NVLink partition {scene.partition} yet"):
-        await scene.preparation(deadline=2.0).prepare(claim)
+        await scene.preparation(deadline=4.0).prepare(claim)
     assert scene.desk.held() == scene.desk.specs() == {}
 
 
@@ -103,7 +103,7 @@ async def test_a_partition_that_was_deleted_behind_the_watch_gives_no_channel(sc
     await scene.admin.delete(NVLINK_PARTITIONS, await scene.see_partition())
     claim = await scene.claim(domain.metadata.uid)
     with pytest.raises(NotYet, match=f"node n1 is not a member of NVLink partition {scene.partition}"):
-        await scene.preparation(deadline=2.0).prepare(claim)
+        await scene.preparation(deadline=4.0).prepare(claim)
     assert scene.desk.held() == scene.desk.specs() == {}
 
 
@@ -114,7 +114,7 @@ async def test_a_channel_that_another_computedomain_still_holds_here_is_not_give
     scene.desk.ledger().enter(prepared("old", channel=7, domain="before", partition=scene.partition), since=0)
     claim = await scene.claim(domain.metadata.uid)
     with pytest.raises(NotYet, match=r"channel 7 of NVLink partition .* is still held on node n1 by claim team/"):
-        await scene.preparation(deadline=2.0).prepare(claim)
+        await scene.preparation(deadline=4.0).prepare(claim)
     assert scene.desk.held() == scene.desk.specs() == {"old": 7}
 
 

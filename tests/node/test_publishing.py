@@ -68,13 +68,13 @@ class Publisher:
         """It has decided at least once on what it knows now."""
         looks = self.clock.looks
         self.situation.learn(daemon=structs.replace(self.situation.known.daemon, generation=looks + 100))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(45):
             while self.clock.looks == looks:
                 await asyncio.sleep(0.01)
 
 
 async def eventually(question: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(45):
         while not await question():
             await asyncio.sleep(0.02)
 

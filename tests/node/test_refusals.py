@@ -24,7 +24,7 @@ CONTROLLER = "check that imex controller runs: kubectl -n imex-dra get lease ime
 
 async def refusal(scene: Scene, claim: ClaimId, kind: type[ImexError]) -> str:
     """Far sooner than the deadline, and with nothing written down."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(45):
         with pytest.raises(kind) as refused:
             await scene.preparation(deadline=300.0).prepare(claim)
     assert scene.desk.held() == scene.desk.specs() == {}
@@ -46,7 +46,7 @@ class Impatience:
         clock.time = 40.0
         known = self.scene.situation.known
         self.scene.learn(daemon=structs.replace(known.daemon, generation=known.daemon.generation + 1))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(45):
             with pytest.raises(NotYet) as refused:
                 await call
         assert self.scene.desk.held() == self.scene.desk.specs() == {}

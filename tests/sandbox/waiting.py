@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def eventually(condition: Callable[[], bool], within: float = 30) -> bool:
+def eventually(condition: Callable[[], bool], within: float = 60) -> bool:
     deadline = time.monotonic() + within
     while not (met := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
