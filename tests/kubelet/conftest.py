@@ -7,6 +7,7 @@ import pytest
 
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from tests.kubelet.api import Api
+from tests.kubelet.console import Console
 from tests.kubelet.implementations import HOLLOW, MAKERS, NODE_USERS, REAL, Kubelet
 from tests.kubelet.stage import Stage
 
@@ -30,6 +31,11 @@ def api(cluster: ControlPlane) -> Iterator[Api]:
     connected = Api(cluster)
     yield connected
     connected.close()
+
+
+@pytest.fixture(scope="session")
+def console(cluster: ControlPlane) -> Console:
+    return Console(cluster.kubeconfig())
 
 
 @pytest.fixture(scope="session", params=[REAL, HOLLOW])

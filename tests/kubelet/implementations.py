@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import pytest
 
 from imex_dra.base.errors import Rejected
+from imex_dra.sandbox.kubelet.certificates import tls
 from imex_dra.sandbox.kubelet.client import Switchboard
 from imex_dra.sandbox.kubelet.containers import Launcher
 from imex_dra.sandbox.kubelet.fleet import Fleet, Member
@@ -126,7 +127,10 @@ class SimulatedKubelet:
         self._switchboard = Switchboard(control.url, control.authority.certificate)
         facts = NodeFacts(self.name, "127.16.0.10", str(uuid.uuid4()))
         member = Member(facts, self.root, control.identities.token(f"system:node:{self.name}"))
-        self._fleet = Fleet(self._switchboard, [member], launcher=self._launcher)
+        authority = control.authority
+        own = authority.server(f"{self.name}-kubelet", [f"IP:{facts.address}"])
+        secured = tls(own.certificate, own.key, authority.certificate)
+        self._fleet = Fleet(self._switchboard, [member], launcher=self._launcher, tls=secured)
         self._machine = self._fleet.machines[self.name]
         self._fleet.start()
 

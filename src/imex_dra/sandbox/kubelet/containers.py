@@ -9,16 +9,20 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import Struct
 
 from imex_dra.base.clock import Clock
-from imex_dra.base.errors import Rejected
+from imex_dra.base.errors import NotFound, Rejected
 from imex_dra.base.waiting import first_of
+from imex_dra.sandbox.kubelet.logs import Logs
 from imex_dra.sandbox.kubelet.runs import End, Run
 from imex_dra.sandbox.kubelet.views import Container, Pod
+
+if TYPE_CHECKING:
+    from imex_dra.sandbox.kubelet.commands import Command, Execution
 
 RUNTIME = "imex-sandbox"
 START_ERROR = 128
@@ -59,12 +63,15 @@ class Task(Protocol):
 
     def kill(self) -> None: ...
 
+    async def enter(self, command: "Command") -> "Execution":
+        """Runs a command beside the container's own; Rejected if that can't be."""
+
 
 class Launcher(Protocol):
     needs_files: bool
     """Whether volumes must exist."""
 
-    async def launch(self, order: Order) -> Task:
+    async def launch(self, order: Order, log: Path) -> Task:
         """Raises StartFailed if the command can't run, another Rejected if there can't be such a container."""
 
 
@@ -99,12 +106,13 @@ class Sandbox:
 class Runtime:
     """Waits for containers in tasks of its own, so that their ends are known whoever asks, whenever."""
 
-    def __init__(self, launcher: Launcher, directory: Path, clock: Clock) -> None:
+    def __init__(self, launcher: Launcher, root: Path, clock: Clock) -> None:
         self.sandboxes: dict[str, Sandbox] = {}
         self.needs_files = launcher.needs_files
         self.on_end: Callable[[str], None] = lambda uid: None
         self._launcher = launcher
-        self._directory = directory
+        self._directory = root / "pods"
+        self._logs = Logs(root)
         self._clock = clock
         self._waiters: set[asyncio.Task[None]] = set()
         self._launches: set[asyncio.Task[None]] = set()
@@ -131,7 +139,7 @@ class Runtime:
         attempt = before[0].attempt + 1 if before else 0
         run = Run(f"{RUNTIME}://{uuid.uuid4().hex}", attempt, self._clock.now())
         try:
-            task = await self._launcher.launch(order)
+            task = await self._launcher.launch(order, self._logs.file(order.pod, name, attempt))
         except StartFailed as error:
             end = End(START_ERROR, self._clock.now(), str(error), "StartError")
             sandbox.runs[name] = (*before, msgspec.structs.replace(run, end=end))
@@ -141,6 +149,19 @@ class Runtime:
         waiter = asyncio.create_task(self._follow(sandbox, name, run, task))
         self._waiters.add(waiter)
         waiter.add_done_callback(self._waiters.discard)
+
+    def task(self, uid: str, container: str) -> Task:
+        sandbox = self.sandboxes.get(uid)
+        if sandbox is None or container not in sandbox.tasks:
+            raise NotFound(f'container not found ("{container}")')
+        return sandbox.tasks[container]
+
+    def runs(self, uid: str, container: str, attempt: int) -> bool:
+        """Whether this very run still goes on."""
+        sandbox = self.sandboxes.get(uid)
+        return sandbox is not None and any(
+            run.attempt == attempt and run.end is None for run in sandbox.runs.get(container, ())
+        )
 
     def remove(self, uid: str) -> None:
         self.sandboxes.pop(uid, None)

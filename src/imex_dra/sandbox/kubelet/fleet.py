@@ -1,6 +1,7 @@
 """Many simulated nodes in one process: a machine each, with a runtime that outlives its kubelet."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class Machine:
         clock: Clock,
         timing: Timing,
         rules: tuple[Rule, ...] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.member = member
         self._facts = member.facts
@@ -43,7 +45,8 @@ class Machine:
         self._client = client
         self._clock = clock
         self._timing = timing
-        self._runtime = Runtime(launcher, member.root / "pods", clock)
+        self._tls = tls
+        self._runtime = Runtime(launcher, member.root, clock)
         self._kubelet: asyncio.Task[None] | None = None
         self._failed = asyncio.Event()
 
@@ -62,6 +65,7 @@ class Machine:
             clock=self._clock,
             timing=self._timing,
             rules=self._rules,
+            tls=self._tls,
         )
         self._kubelet = asyncio.create_task(kubelet.run())
         self._kubelet.add_done_callback(self._ended)
@@ -95,6 +99,8 @@ class Machine:
 
 
 class Fleet:
+    """With `tls` (`certificates.tls`) its kubelets have an API of their own, for `kubectl logs` and `exec`."""
+
     def __init__(
         self,
         switchboard: Switchboard,
@@ -103,11 +109,18 @@ class Fleet:
         launcher: Callable[[Member], Launcher] = lambda member: Hollow(),
         timing: Timing | None = None,
         rules: tuple[Rule, ...] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         clock, timing = SystemClock(), timing or Timing()
         self.machines = {
             member.facts.name: Machine(
-                member, switchboard.client(member.token, member.server), launcher(member), clock, timing, rules
+                member,
+                switchboard.client(member.token, member.server),
+                launcher(member),
+                clock,
+                timing,
+                rules,
+                tls,
             )
             for member in members
         }

@@ -8,11 +8,13 @@ ends by itself after 2 s with code 3; asked before, it ends half a second later.
 """
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
 from imex_dra.base.errors import Rejected
+from imex_dra.sandbox.kubelet.commands import Command, Execution
 from imex_dra.sandbox.kubelet.containers import Exit, Order, Task
 
 ANNOTATION = "hollow.sandbox.imex-dra.io/"
@@ -44,6 +46,9 @@ class HollowTask:
     def kill(self) -> None:
         self._finish(KILLED)
 
+    async def enter(self, command: Command) -> Execution:
+        raise Rejected(f"a hollow container has no inside to run {command.argv[0]} in")
+
     def _later(self, delay: float) -> None:
         asyncio.get_running_loop().call_later(delay, self._finish, self._script.code)
 
@@ -55,7 +60,7 @@ class HollowTask:
 class Hollow:
     needs_files = False
 
-    async def launch(self, order: Order) -> Task:
+    async def launch(self, order: Order, log: Path) -> Task:
         return HollowTask(script_of(order))
 
 

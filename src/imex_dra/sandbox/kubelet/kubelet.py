@@ -4,17 +4,22 @@
     <root>/k/dra_manager_state    claims that this node holds
     <root>/run/cdi, etc/cdi       CDI specs
     <root>/pods/<uid>             what pods have on disk
+    <root>/log/pods               what their containers wrote
 
 Cancelling `run` is what `kill -9` is to the real one: containers go on, and the next `run` finds them.
 """
 
 import asyncio
+import ssl
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import structlog
 
+from imex_dra.api.meta import Key
 from imex_dra.base.clock import Clock
 from imex_dra.kube.client import Selection
 from imex_dra.kube.reflector import Reflector
@@ -24,6 +29,7 @@ from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox
 from imex_dra.sandbox.kubelet.events import Events
 from imex_dra.sandbox.kubelet.ledger import Ledger
+from imex_dra.sandbox.kubelet.logs import Logs
 from imex_dra.sandbox.kubelet.node import HEARTBEAT, NodeKeeper
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
@@ -60,9 +66,13 @@ class Kubelet:
         clock: Clock,
         timing: Timing | None = None,
         rules: tuple[Rule, ...] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         timing = timing or Timing()
         self.facts = facts
+        self._tls = tls
+        self._clock = clock
+        self._logs = Logs(root)
         self._runtime = runtime
         self._timing = timing
         self._keeper = NodeKeeper(client, facts, clock, heartbeat=timing.heartbeat)
@@ -85,10 +95,11 @@ class Kubelet:
     async def run(self) -> NoReturn:
         self._runtime.on_end = self._container_ended
         try:
-            async with asyncio.TaskGroup() as group:
+            async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+                port = await self._open_door(stack)
                 self._pods.subscribe(lambda old, new: self._changed(group, old, new))
                 for work in (
-                    self._keeper.run(),
+                    self._keeper.run(port),
                     self._keeper.wipe_slices(),
                     self._registry.run(),
                     self._events.run(),
@@ -100,6 +111,23 @@ class Kubelet:
             self._runtime.on_end = lambda uid: None
             await self._plugins.close()
         raise AssertionError("none of them ends")
+
+    async def _open_door(self, stack: AsyncExitStack) -> int:
+        """The port of its own API; 0 if it has none. (What that takes is loaded only then: 15 MB.)"""
+        if self._tls is None:
+            return 0
+        from imex_dra.sandbox.kubelet.endpoint import Endpoint
+
+        endpoint = Endpoint(self._find, self._runtime, self._logs, self._clock)
+        return await stack.enter_async_context(endpoint.open(self.facts.address, self._tls))
+
+    def _find(self, namespace: str, name: str) -> Pod | None:
+        """With the status that we give it, not with the one that came back from the API server so far."""
+        pod = self._pods.get(Key(namespace, name))
+        worker = self._workers.get(pod.uid) if pod else None
+        if worker is None or worker.shown is None:
+            return pod
+        return msgspec.structs.replace(worker.pod, status=worker.shown)
 
     def _changed(self, group: asyncio.TaskGroup, old: Pod | None, new: Pod | None) -> None:
         if new is None:
@@ -115,6 +143,7 @@ class Kubelet:
         """A pod that is finished but still listed, for a finalizer's sake, must not be started anew."""
         await worker.run()
         await worker.gone.wait()
+        self._logs.remove(worker.pod)
         del self._workers[worker.pod.uid]
 
     def _container_ended(self, uid: str) -> None:
@@ -125,6 +154,7 @@ class Kubelet:
         await self._reflector.synced.wait()
         for uid in self._runtime.sandboxes.keys() - self._workers.keys():
             group.create_task(self._end_orphan(self._runtime.sandboxes[uid]))
+        self._logs.sweep(self._workers)
         while True:
             await asyncio.sleep(self._timing.reconcile)
             await self._claims.reconcile(set(self._workers))

@@ -49,9 +49,12 @@ class NodeKeeper:
         self._clock = clock
         self._heartbeat = heartbeat
         self._key = Key("", facts.name)
+        self._port = 0
         self._registered = asyncio.Event()
 
-    async def run(self) -> NoReturn:
+    async def run(self, port: int = 0) -> NoReturn:
+        """`port` is where the kubelet's own API is, if it has one."""
+        self._port = port
         node = await _until_done("register the node", self._register)
         self._registered.set()
         async with asyncio.TaskGroup() as group:
@@ -70,7 +73,7 @@ class NodeKeeper:
         await _until_done("wipe the slices", wipe)
 
     async def _register(self) -> Node:
-        fresh = msgspec.convert(nodeobject.node(self.facts, self._clock.now()), type=Node)
+        fresh = msgspec.convert(nodeobject.node(self.facts, self._clock.now(), self._port), type=Node)
         try:
             return await self._client.create(NODES, fresh)
         except AlreadyExists:
@@ -82,7 +85,7 @@ class NodeKeeper:
         live = await self._client.get(NODES, self._key)
         known = live.status.get("conditions", ())
         since = {(c["type"], c["status"]): c["lastTransitionTime"] for c in known if c.get("lastTransitionTime")}
-        status = nodeobject.status(self.facts, self._clock.now(), since)
+        status = nodeobject.status(self.facts, self._clock.now(), since, self._port)
         return await self._client.patch(
             NODES, self._key, {"status": status}, subresource="status", content_type=STRATEGIC_PATCH
         )

@@ -39,12 +39,15 @@ def labels(facts: NodeFacts) -> dict[str, str]:
     return {"kubernetes.io/hostname": facts.name, **own, **facts.labels}
 
 
-def node(facts: NodeFacts, now: datetime) -> Json:
-    return {"metadata": {"name": facts.name, "labels": labels(facts)}, "status": status(facts, now, {})}
+def node(facts: NodeFacts, now: datetime, port: int = 0) -> Json:
+    return {"metadata": {"name": facts.name, "labels": labels(facts)}, "status": status(facts, now, {}, port)}
 
 
-def status(facts: NodeFacts, now: datetime, since: dict[tuple[str, str], str]) -> Json:
-    """`since` maps a condition's type and status to when it began, as far as that is known."""
+def status(facts: NodeFacts, now: datetime, since: dict[tuple[str, str], str], port: int = 0) -> Json:
+    """`since` maps a condition's type and status to when it began, as far as that is known.
+
+    `port` is where the kubelet's own API is, if it has one.
+    """
     resources = {
         "cpu": str(facts.cpu),
         "memory": f"{facts.memory_gib * 1024 * 1024}Ki",
@@ -62,6 +65,15 @@ def status(facts: NodeFacts, now: datetime, since: dict[tuple[str, str], str]) -
         ],
         "conditions": _conditions(now, since),
         "nodeInfo": _info(facts),
+        **(_endpoint(port) if port else {}),
+    }
+
+
+def _endpoint(port: int) -> Json:
+    """With the feature, the API server hands kubectl's WebSocket on to us instead of speaking SPDY."""
+    return {
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "declaredFeatures": ["ExtendWebSocketsToKubelet"],
     }
 
 

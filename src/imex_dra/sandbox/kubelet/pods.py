@@ -10,6 +10,7 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 
 from imex_dra.api.meta import Key, is_deleting, key_of
@@ -26,7 +27,7 @@ from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.plan import plan
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
 from imex_dra.sandbox.kubelet.status import TERMINAL, Json, Situation, status
-from imex_dra.sandbox.kubelet.views import PODS, Pod
+from imex_dra.sandbox.kubelet.views import PODS, Pod, PodStatus
 
 log = structlog.get_logger()
 
@@ -59,6 +60,8 @@ class PodWorker:
     finished: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the API server does not know the pod any more."""
+    shown: PodStatus | None = None
+    """What was told of it last, or is just being told."""
     _over: bool = False
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -227,6 +230,7 @@ class PodWorker:
         fresh = status(self.pod, situation)
         if fresh == self._told:
             return
+        self.shown = msgspec.convert(fresh, type=PodStatus)
         change = {"metadata": {"uid": self.pod.uid}, "status": fresh}
         key = Key(self.pod.metadata.namespace, self.pod.metadata.name)
         try:

@@ -12,12 +12,16 @@ import sys
 from asyncio.subprocess import Process
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from imex_dra.base.errors import Rejected
-from imex_dra.sandbox.kubelet import confinement
+from imex_dra.sandbox.kubelet import commands, confinement
+from imex_dra.sandbox.kubelet.commands import Command, Execution
 from imex_dra.sandbox.kubelet.containers import Bind, Exit, Order, StartFailed, Task
+from imex_dra.sandbox.kubelet.logs import Recorder
+from imex_dra.sandbox.kubelet.pipes import heard
 
 TERMINATION_LOG = "/dev/termination-log"
 LONGEST_MESSAGE = 4096
@@ -29,22 +33,41 @@ _UNSHARE = (
 )
 
 
+class Files(NamedTuple):
+    """Of one run of a container."""
+
+    plan: Path
+    message: Path
+    log: Path
+
+
 class ProcessTask:
     """`descriptor` stands for the container's first process, whose parent is `unshare`; None if it has ended."""
 
-    def __init__(self, unshare: Process, descriptor: int | None, message: Path) -> None:
+    def __init__(
+        self, unshare: Process, descriptor: int | None, files: Files, recorders: tuple[Recorder, ...]
+    ) -> None:
         self._unshare = unshare
         self._descriptor = descriptor
-        self._message = message
+        self._files = files
+        self._recorders = recorders
 
     async def wait(self) -> Exit:
+        """All that it wrote is in its log by then: whoever could write more has died with it."""
         code = await self._unshare.wait()
         if self._descriptor is not None:
             await _end_of(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = None
-        words = self._message.read_bytes()[:LONGEST_MESSAGE].decode(errors="replace")
+        for recorder in self._recorders:
+            await recorder.ended.wait()
+        words = self._files.message.read_bytes()[:LONGEST_MESSAGE].decode(errors="replace")
         return Exit(code if code >= 0 else 128 - code, words)
+
+    async def enter(self, command: Command) -> Execution:
+        if self._descriptor is None:
+            raise StartFailed("failed to exec in container: the container has ended")
+        return await commands.start(command, self._files.plan, self._descriptor)
 
     def terminate(self) -> None:
         if self._descriptor is not None:
@@ -60,26 +83,30 @@ class ProcessTask:
 class Processes:
     needs_files = True
 
-    async def launch(self, order: Order) -> Task:
+    async def launch(self, order: Order, log: Path) -> Task:
         if not order.argv:
             raise Rejected(f"no command specified for container {order.container.name}")
-        scratch = _scratch(order)
-        message = scratch / "message"
-        message.touch()
-        log = order.directory / f"{order.container.name}.log"
-        plan = scratch / "plan.json"
-        plan.write_bytes(msgspec.json.encode(_plan(order, scratch, message)))
+        files = _files(order, log)
         reading, writing = os.pipe()
         try:
-            process = await _spawn(plan, writing, log)
+            process, recorders = await _spawn(files, writing)
         finally:
             os.close(writing)
-        said = await _read(reading)
+        said = await heard(reading)
         if said != confinement.STARTED:
             await process.wait()
             why = said.decode(errors="replace") or f"it can't be confined here; see {log}"
             raise StartFailed(f"unable to start container process: {why}")
-        return ProcessTask(process, _first_process(process), message)
+        return ProcessTask(process, _first_process(process), files, recorders)
+
+
+def _files(order: Order, log: Path) -> Files:
+    scratch = _scratch(order)
+    files = Files(scratch / "plan.json", scratch / "message", log)
+    files.message.touch()
+    files.plan.write_bytes(msgspec.json.encode(_plan(order, scratch, files.message)))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return files
 
 
 def _scratch(order: Order) -> Path:
@@ -103,31 +130,31 @@ def _plan(order: Order, scratch: Path, message: Path) -> dict[str, object]:
     }
 
 
-async def _spawn(plan: Path, descriptor: int, log: Path) -> Process:
-    with log.open("ab") as output:
-        return await asyncio.create_subprocess_exec(
+async def _spawn(files: Files, descriptor: int) -> tuple[Process, tuple[Recorder, ...]]:
+    recorders = tuple(Recorder(files.log, stream) for stream in ("stdout", "stderr"))
+    out, err = [await _writing_end(recorder) for recorder in recorders]
+    try:
+        process = await asyncio.create_subprocess_exec(
             *_UNSHARE,
-            str(plan),
+            str(files.plan),
             str(descriptor),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=out,
+            stderr=err,
             pass_fds=(descriptor,),
             process_group=0,
         )
-
-
-async def _read(descriptor: int) -> bytes:
-    """What the child says before it becomes the container, or ends. (`unshare` holds the pipe open for ever.)"""
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", buffering=0)
-    )
-    try:
-        return await reader.read(LONGEST_MESSAGE)
     finally:
-        transport.close()
+        os.close(out)
+        os.close(err)
+    return process, recorders
+
+
+async def _writing_end(recorder: Recorder) -> int:
+    """What is written there, the recorder takes down."""
+    reading, writing = os.pipe()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: recorder, os.fdopen(reading, "rb", buffering=0))
+    return writing
 
 
 def _first_process(unshare: Process) -> int | None:

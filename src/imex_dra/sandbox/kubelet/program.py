@@ -8,6 +8,7 @@ one kubelet can be killed and started, and one machine's power can fail and come
 
 import asyncio
 import signal
+import ssl
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from imex_dra.base import logging
 from imex_dra.base.errors import Misconfigured, Rejected
 from imex_dra.sandbox.control import Request, serving
 from imex_dra.sandbox.descriptors import raise_limit
+from imex_dra.sandbox.kubelet.certificates import tls
 from imex_dra.sandbox.kubelet.client import Switchboard
 from imex_dra.sandbox.kubelet.containers import Launcher
 from imex_dra.sandbox.kubelet.fleet import Fleet, Machine, Member
@@ -29,10 +31,19 @@ from imex_dra.sandbox.kubelet.processes import Processes
 from imex_dra.sandbox.kubelet.standins import Rule
 
 
+class Serving(Struct, frozen=True):
+    """The certificate of the kubelets' own API, one for all of them."""
+
+    certificate: Path
+    key: Path
+
+
 class Settings(Struct, frozen=True):
     server: str
     authority: Path
     nodes: list[Member]
+    serving: Serving | None = None
+    """Without it there is no `kubectl logs` and `exec`."""
     containers: Literal["hollow", "processes"] = "processes"
     rules: tuple[Rule, ...] = ()
     """Stand-ins for images and commands."""
@@ -42,7 +53,13 @@ class Settings(Struct, frozen=True):
 async def run(settings: Settings) -> None:
     """Until SIGTERM or SIGINT, or until a kubelet fails."""
     switchboard = Switchboard(settings.server, settings.authority)
-    fleet = Fleet(switchboard, settings.nodes, launcher=lambda member: _launcher(settings), rules=settings.rules)
+    fleet = Fleet(
+        switchboard,
+        settings.nodes,
+        launcher=lambda member: _launcher(settings),
+        rules=settings.rules,
+        tls=_tls(settings),
+    )
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -92,6 +109,11 @@ async def _first(works: list[Coroutine[Any, Any, object]]) -> None:
         task.cancel()
     for task in done:
         task.result()
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    own = settings.serving
+    return tls(own.certificate, own.key, settings.authority) if own else None
 
 
 def _launcher(settings: Settings) -> Launcher:

@@ -183,8 +183,20 @@ class Running(View, frozen=True, gc=False):
     started_at: str | None = None
 
 
+class Waiting(View, frozen=True, gc=False):
+    reason: str = ""
+
+
+class Terminated(View, frozen=True, gc=False):
+    exit_code: int = 0
+
+
 class ContainerState(View, frozen=True):
+    """One of them, or none."""
+
     running: Running | None = None
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
 
 
 class ContainerStatus(View, frozen=True):
@@ -192,6 +204,7 @@ class ContainerStatus(View, frozen=True):
     container_id: str = field(name="containerID", default="")
     restart_count: int = 0
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
 
 
 class PodStatus(View, frozen=True):
@@ -199,7 +212,12 @@ class PodStatus(View, frozen=True):
     start_time: str = ""
     conditions: tuple[PodCondition, ...] = ()
     resource_claim_statuses: tuple[PodClaimStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
+
+    def of(self, container: str) -> ContainerStatus | None:
+        every = self.init_container_statuses + self.container_statuses
+        return next((status for status in every if status.name == container), None)
 
 
 class Pod(View, frozen=True):
