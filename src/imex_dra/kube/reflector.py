@@ -4,8 +4,9 @@ List, then watch from there; a watch that ends is taken up where it stopped; whe
 remembers that point (410, as a status or as an event), list again and tell the store only of differences.
 Where the server can stream the list (`sendInitialEvents`), no list request is made at all.
 
-Invariants: the resource version only moves on after the store has taken the change; a server that fails
-again and again is asked ever more slowly; nothing that the server sends ends the loop.
+Invariants: the resource version only moves on, and only after the store has taken the change; a server whose
+versions go back was restored from a backup, and is listed anew; a server that fails again and again is asked
+ever more slowly; nothing that the server sends ends the loop.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from imex_dra.base.errors import Gone, ImexError, Invalid, Unavailable
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.client import EVERYTHING, Client, Lines, Selection
 from imex_dra.kube.status import Status, classify
-from imex_dra.kube.store import Store
+from imex_dra.kube.store import Store, number
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class Reflector(Generic[T]):
         self._page_size = page_size
         self._decoder = msgspec.json.Decoder(resource.type)
         self._version = ""
-        self._followed = 0.0
+        self._followed: float | None = None
         self._streams_lists = True
         self._log = log.bind(resource=resource.plural)
 
@@ -80,7 +81,7 @@ class Reflector(Generic[T]):
         while True:
             before = self._version
             error: ImexError | None = None
-            self._followed = 0.0
+            self._followed = None
             try:
                 await self._cycle()
             except Gone as expired:
@@ -97,7 +98,7 @@ class Reflector(Generic[T]):
 
     def _lasted(self) -> bool:
         """A watch that was there for a while is no failure, even if it brought nothing."""
-        return bool(self._followed) and asyncio.get_running_loop().time() - self._followed > _QUIET
+        return self._followed is not None and asyncio.get_running_loop().time() - self._followed > _QUIET
 
     def _follows(self) -> None:
         self._followed = asyncio.get_running_loop().time()
@@ -156,7 +157,7 @@ class Reflector(Generic[T]):
         self._filled(objects, version)
 
     def _filled(self, objects: list[T], version: str) -> None:
-        self._store.replace(objects)
+        self._store.replace(objects, version)
         self._version = version
         self.lists += 1
         self.synced.set()
@@ -183,18 +184,16 @@ class Reflector(Generic[T]):
     def _apply(self, event: WatchEvent) -> None:
         if event.type == "ERROR":
             raise _error(event)
-        if event.type == "BOOKMARK":
-            self._version = _bookmarks.decode(event.object).metadata.resource_version
-            return
-        obj = self._decode(event.object)
-        if obj is None:
-            self._version = _bookmarks.decode(event.object).metadata.resource_version
-            return
-        if event.type == "DELETED":
+        obj = None if event.type == "BOOKMARK" else self._decode(event.object)
+        version = (obj or _bookmarks.decode(event.object)).metadata.resource_version
+        if number(version) < number(self._version):
+            raise Gone(f"watch: version {version} came after {self._version}: the server's past has changed")
+        if obj is not None and event.type == "DELETED":
             self._store.remove(obj)
-        else:
+        elif obj is not None:
             self._store.upsert(obj)
-        self._version = obj.metadata.resource_version
+        self._version = version
+        self._store.advance(version)
 
     def _decode(self, raw: msgspec.Raw) -> T | None:
         """None for an object of a shape that we don't know, from a newer version, say: it is left alone."""

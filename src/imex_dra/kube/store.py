@@ -3,12 +3,18 @@
 Invariants: every index lists exactly the objects that it says, at every moment a reader can look; a
 subscriber hears of each change once, after the store shows it; an object that came back under its old name
 is heard of as gone and as new, because nothing of the old one holds for it.
+
+Two sources fill a store: the watch, in the server's order, and the answers to our own writes, so that whoever
+wrote need not wait for the watch to read it. An answer may be late: by then the watch may have shown a newer
+version, or that the object is gone. Resource versions of one kind are numbers in the server's order, so an
+answer no newer than what the watch has reached (`advance`) tells nothing and is dropped, and under one name the
+newest version stays.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic
 
-from imex_dra.api.meta import Key, T, key_of
+from imex_dra.api.meta import Key, Object, T, key_of
 
 Index = Callable[[T], Iterable[Hashable]]
 Subscriber = Callable[[T | None, T | None], None]
@@ -21,6 +27,7 @@ class Store(Generic[T]):
         self._indexes = indexes
         self._entries: Mapping[str, dict[Hashable, dict[Key, None]]] = {name: {} for name in indexes}
         self._subscribers: list[Subscriber[T]] = []
+        self._reached = 0
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -38,14 +45,11 @@ class Store(Generic[T]):
         self._subscribers.append(subscriber)
 
     def upsert(self, obj: T) -> None:
-        key = key_of(obj)
-        if self._is_current(key, obj):
-            return
-        old = self._objects.get(key)
-        if old is not None and old.metadata.uid != obj.metadata.uid:
-            self._change(key, old, None)
-            old = None
-        self._change(key, old, obj)
+        """Takes this version, unless a newer one, or the object's end, was seen already."""
+        known = self._objects.get(key_of(obj))
+        overtaken = known is not None and _version(known) >= _version(obj)
+        if not overtaken and not 0 < _version(obj) <= self._reached:
+            self._put(obj)
 
     def remove(self, obj: T) -> None:
         """Forgets the object, but not a newer one of the same name."""
@@ -54,21 +58,34 @@ class Store(Generic[T]):
         if old is not None and old.metadata.uid == obj.metadata.uid:
             self._change(key, old, None)
 
-    def replace(self, objects: Iterable[T]) -> None:
-        """Takes a full list: what it lacks is gone, what it has unchanged is not news."""
-        fresh = {key_of(obj): obj for obj in objects}
-        for key in self._objects.keys() - fresh.keys():
-            self._change(key, self._objects[key], None)
-        for obj in fresh.values():
-            self.upsert(obj)
+    def advance(self, version: str) -> None:
+        """The watch has shown everything up to this version."""
+        self._reached = number(version)
 
-    def _is_current(self, key: Key, obj: T) -> bool:
+    def replace(self, objects: Iterable[T], version: str = "") -> None:
+        """Takes a full list of that version: what it lacks is gone, what it has unchanged is not news.
+
+        What we wrote since is newer than the list and stays. But a version before the one that the watch had
+        reached means that the server lost its memory (a restored backup), and its word counts.
+        """
+        fresh = {key_of(obj): obj for obj in objects}
+        went_back = number(version) < self._reached or not version
+        self.advance(version)
+        newer = {key for key, obj in self._objects.items() if not went_back and _version(obj) > self._reached}
+        for key in self._objects.keys() - fresh.keys() - newer:
+            self._change(key, self._objects[key], None)
+        for key, obj in fresh.items():
+            if key not in newer:
+                self._put(obj)
+
+    def _put(self, obj: T) -> None:
+        key = key_of(obj)
         old = self._objects.get(key)
-        return (
-            old is not None
-            and old.metadata.uid == obj.metadata.uid
-            and old.metadata.resource_version == obj.metadata.resource_version
-        )
+        if old is not None and old.metadata.uid != obj.metadata.uid:
+            self._change(key, old, None)
+            old = None
+        if old is None or old.metadata.resource_version != obj.metadata.resource_version:
+            self._change(key, old, obj)
 
     def _change(self, key: Key, old: T | None, new: T | None) -> None:
         self._unlist(key, old)
@@ -95,3 +112,12 @@ class Store(Generic[T]):
                     keys.pop(key, None)
                     if not keys:
                         del entries[value]
+
+
+def number(version: str) -> int:
+    """The place of a resource version in the server's order; 0 if it has none."""
+    return int(version) if version.isdecimal() else 0
+
+
+def _version(obj: Object) -> int:
+    return number(obj.metadata.resource_version)

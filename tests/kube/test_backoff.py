@@ -1,0 +1,24 @@
+"""Back-off: doubling up to a limit, half of it at random."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imex_dra.kube.backoff import Backoff
+
+
+def test_it_doubles_up_to_its_limit() -> None:
+    backoff = Backoff(1.0, 8.0, jitter=lambda: 1.0)
+    assert [backoff.delay(failures) for failures in (0, 1, 2, 3, 4, 5, 10_000)] == [1, 1, 2, 4, 8, 8, 8]
+
+
+@given(failures=st.integers(1, 100), jitter=st.floats(0, 1, exclude_max=True))
+def test_half_of_every_delay_is_random(failures: int, jitter: float) -> None:
+    full = Backoff(1.0, 60.0, jitter=lambda: 1.0).delay(failures)
+    delay = Backoff(1.0, 60.0, jitter=lambda: jitter).delay(failures)
+    assert delay == full * (1 + jitter) / 2
+
+
+def test_of_a_crowd_no_two_come_back_together() -> None:
+    crowd = [Backoff(1.0, 60.0).delay(5) for _ in range(100)]
+    assert len(set(crowd)) == 100
+    assert max(crowd) - min(crowd) > 4
