@@ -13,6 +13,7 @@ _COMMANDS = {
     "controller": "imex_dra.cli.controller:command",
     "node": "imex_dra.cli.node:command",
     "daemon": "imex_dra.cli.daemon:command",
+    "fault": "imex_dra.cli.fault:command",
     "bandwidth": "imex_dra.cli.softprograms:bandwidth",
     "allreduce": "imex_dra.cli.softprograms:allreduce",
 }
@@ -20,6 +21,7 @@ _HELP = {
     "controller": "Assign channels: the one writer, run by a Deployment.",
     "node": "Serve one node's kubelet, run by a DaemonSet.",
     "daemon": "Keep one node's nvidia-imex running, run by a DaemonSet.",
+    "fault": "Break something in a running simulated cluster, and mend it again.",
     "bandwidth": "Copy between every two ranks of a job, through imported memory, on simulated nodes.",
     "allreduce": "A verified all-reduce over all ranks of a job, on simulated nodes.",
 }

@@ -1,6 +1,7 @@
 """The root directory of a simulated node, made and changed: what the rack model says of the hardware."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -40,6 +41,10 @@ class NodeRoot:
 
     def write_hardware(self, hardware: HardwareFile) -> None:
         write_atomically(self.path / "hardware.json", msgspec.json.encode(hardware))
+
+    def write_network(self, network: Mapping[str, str | float]) -> None:
+        """By the address of another node: `drop`, or how many milliseconds later what we send arrives."""
+        write_atomically(self.path / "network.json", msgspec.json.encode(network))
 
     def load_driver(self, channel_major: int) -> None:
         """The kernel gives another major at each load."""

@@ -182,18 +182,18 @@ class ExpireWatches(Lasting, frozen=True, kw_only=True):
 class FailApi(Lasting, frozen=True, kw_only=True):
     """A share of the API requests of a node's programs fails with a server error."""
 
-    example = "fail-api 'r0-*' --share 0.5 --code 503 --for 30s"
+    example = "fail-api 'r0-*' --share 0.5 --code 500 --for 30s"
     nodes: Nodes = ("*",)
-    share: Share = 0.5
+    share: Share
     code: Annotated[int, Meta(ge=500, le=599)] = 503
 
 
 class ThrottleApi(Lasting, frozen=True, kw_only=True):
     """A share of the API requests of a node's programs is refused by 429 Too Many Requests, with Retry-After."""
 
-    example = "throttle-api 'r0-*' --share 0.5 --retry-after 1 --for 30s"
+    example = "throttle-api 'r0-*' --share 0.5 --retry-after 2 --for 30s"
     nodes: Nodes = ("*",)
-    share: Share = 0.5
+    share: Share
     retry_after: Annotated[int, Meta(ge=0, le=60, description="Seconds that the server asks for.")] = 1
 
 
