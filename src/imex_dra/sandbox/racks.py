@@ -73,6 +73,13 @@ def of_racks(count: int, profile: str, *, name: str = "imex") -> Cluster:
     return cluster
 
 
+def named(cluster: Cluster, name: str | None) -> Cluster:
+    """Under another name than its own, if one is given."""
+    renamed = msgspec.structs.replace(cluster, name=name) if name else cluster
+    check(renamed)
+    return renamed
+
+
 def check(cluster: Cluster) -> None:
     """What types can't say; an error names the place as a JSON path, as a wrong type would."""
     _expect(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from imex_dra.base.errors import Misconfigured
 from imex_dra.sandbox import control, racks
-from imex_dra.sandbox.cluster.hold import free, holder
+from imex_dra.sandbox.cluster.hold import free, is_held
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.kubernetes.kubectl import Kubectl
 from imex_dra.sandbox.noderoot import NodeRoot
@@ -80,7 +80,7 @@ class Cluster:
 
     def __init__(self, name: str) -> None:
         self.places = Places(name)
-        if holder(name) is None or not self.places.description.exists():
+        if not is_held(name) or not self.places.description.exists():
             raise Misconfigured(f"no cluster {name} runs here, or it is still starting: `imex up --name {name}`")
         self.description = msgspec.json.decode(self.places.description.read_bytes(), type=Description)
         self.name, self.number, self.server = name, self.description.number, self.description.server
@@ -149,4 +149,4 @@ def command(file: Path, *flags: str) -> Sequence[str | Path]:
 
 def is_ready(name: str) -> bool:
     """Its control socket is there from the moment that everything works."""
-    return holder(name) is not None and Places(name).control.exists()
+    return is_held(name) and Places(name).control.exists()

@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 import time
+from pathlib import Path
 
 from imex_dra.base.errors import Misconfigured
 from imex_dra.sandbox.racks import MAX_CLUSTERS
@@ -23,10 +24,7 @@ class Hold:
         self._sockets: list[socket.socket] = []
         taken = _take(_address(name))
         if taken is None:
-            raise Misconfigured(
-                f"a cluster {name} runs already (pid {holder(name) or 'unknown'}): `imex down --name {name}` ends"
-                " it, or give this one another --name"
-            )
+            raise taken_already(name)
         self._sockets.append(taken)
         self.number = self._first_number()
 
@@ -48,10 +46,24 @@ class Hold:
         raise Misconfigured(f"{MAX_CLUSTERS} clusters run on this machine, which is all there are addresses for")
 
 
+def taken_already(name: str) -> Misconfigured:
+    return Misconfigured(
+        f"a cluster {name} runs already (pid {holder(name) or 'unknown'}): `imex down --name {name}` ends it, or"
+        " give this one another --name"
+    )
+
+
+def is_held(name: str) -> bool:
+    """Looks at the kernel's list: to connect would fill a queue, to bind would keep the name from somebody."""
+    wanted = _address(name).replace("\0", "@")
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return any(line.split(maxsplit=7)[7:] == [wanted] for line in lines)
+
+
 def holder(name: str) -> int | None:
-    """The process that took the name; None if it is free."""
+    """The process that took the name; None if nobody did."""
     with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(1)
+        line.settimeout(0)
         try:
             line.connect(_address(name))
         except OSError:
@@ -63,7 +75,7 @@ def holder(name: str) -> int | None:
 def free(name: str, within: float) -> bool:
     """Waits that long at most for the end of whoever has the name."""
     deadline = time.monotonic() + within
-    while holder(name) is not None:
+    while is_held(name):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -79,7 +91,7 @@ def _take(address: str) -> socket.socket | None:
         if error.errno != errno.EADDRINUSE:
             raise
         return None
-    fresh.listen(16)
+    fresh.listen(1024)
     return fresh
 
 
