@@ -14,7 +14,12 @@ GO = r"""#!/bin/sh
 echo "$@" >> "$GO_CALLS"
 case "$1" in
 env) echo "${GO_VERSION:-go1.26.6}" ;;
-list) echo 'go: downloading k8s.io/kubernetes' >&2; echo fmt; echo k8s.io/kubernetes ;;
+list)
+  if [ "$2" = -m ]; then
+    mkdir -p "$GO_CALLS.module/deploy/v2beta1"
+    echo "kind: CustomResourceDefinition" > "$GO_CALLS.module/deploy/v2beta1/mpi-operator.yaml"
+    echo "$GO_CALLS.module"
+  else echo "go: downloading k8s.io/kubernetes" >&2; echo fmt; echo k8s.io/kubernetes; fi ;;
 build)
   eval "$GO_BUILD"
   while [ "$1" != -o ]; do shift; done
@@ -90,6 +95,14 @@ def test_only_what_is_missing_is_built(machine: Machine) -> None:
     assert [line.split()[-1] for line in machine.calls.read_text().splitlines() if line.startswith("build")] == [
         "k8s.io/kubernetes/cmd/kubelet"
     ]
+
+
+def test_the_mpi_operators_manifest_lies_beside_it_before_it_appears(machine: Machine) -> None:
+    machine.build(GO_BUILD="case $* in *mpi-operator) exit 2;; esac")
+    assert binaries.missing(binaries.BUILT) == ["mpi-operator"]
+    machine.build()
+    manifest = binaries.find("mpi-operator").with_suffix(".yaml")
+    assert "CustomResourceDefinition" in manifest.read_text()
 
 
 def test_a_failure_ends_with_gos_own_words(machine: Machine) -> None:

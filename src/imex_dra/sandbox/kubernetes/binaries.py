@@ -15,10 +15,11 @@ from imex_dra.base.errors import Misconfigured
 
 KUBERNETES = "v1.36.4"
 CONTAINERD = "v2.2.9"
+MPI_OPERATOR = "v0.7.0"
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr")
-BUILT = (*CONTROL_PLANE, "kubelet", *RUNTIME)
+BUILT = (*CONTROL_PLANE, "kubelet", *RUNTIME, "mpi-operator")
 TOOLS = ("kubectl", "openssl", "setpriv")
 
 _SOURCES = {
@@ -35,8 +36,13 @@ def cache_root() -> Path:
 
 def cache(name: str) -> Path:
     """Where `make kube` puts a program that it builds."""
-    of = ("containerd", CONTAINERD) if name in RUNTIME else ("kubernetes", KUBERNETES)
-    return cache_root().joinpath(*of)
+    return cache_root().joinpath(*_origin(name))
+
+
+def _origin(name: str) -> tuple[str, str]:
+    if name == "mpi-operator":
+        return name, MPI_OPERATOR
+    return ("containerd", CONTAINERD) if name in RUNTIME else ("kubernetes", KUBERNETES)
 
 
 def find(name: str) -> Path:

@@ -6,6 +6,7 @@ not at all, so a build may be killed at any moment and the next one goes on from
 
 import fcntl
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,9 +28,12 @@ _MAJOR, _MINOR, _ = binaries.KUBERNETES.removeprefix("v").split(".")
 
 
 class Recipe(NamedTuple):
+    """`beside` names files of other modules that belong to the program: they lie in the cache next to it."""
+
     module: str
     package: str
-    flags: tuple[str, ...]
+    flags: tuple[str, ...] = ("-ldflags=-s -w",)
+    beside: tuple[tuple[str, str], ...] = ()
 
 
 def _kubernetes(package: str) -> Recipe:
@@ -43,10 +47,17 @@ def _containerd(name: str) -> Recipe:
     return Recipe("tests/kubernetes/containerd", package, ("-ldflags=-s -w", "-tags=no_btrfs no_devmapper no_zfs"))
 
 
+_MPI_OPERATOR = Recipe(
+    "tests/kubernetes/mpi-operator",
+    "imex-dra.io/tests/mpi-operator",
+    beside=(("github.com/kubeflow/mpi-operator", "deploy/v2beta1/mpi-operator.yaml"),),
+)
+
 RECIPES = {
     "etcd": _kubernetes("go.etcd.io/etcd/server/v3"),
     **{name: _kubernetes(f"k8s.io/kubernetes/cmd/{name}") for name in binaries.BUILT if name.startswith("kube")},
     **{name: _containerd(name) for name in binaries.RUNTIME},
+    "mpi-operator": _MPI_OPERATOR,
 }
 
 
@@ -67,7 +78,20 @@ def _build(name: str, recipe: Recipe) -> None:
     go = toolchain.find_go(module, ROOT / "requirements" / "go.txt")
     with _scratch(binaries.cache(name)) as scratch:
         Compilation(go, module, recipe, scratch / name).run()
+        for of, path in recipe.beside:
+            shutil.copyfile(_directory(go, module, of) / path, binaries.cache(name) / Path(path).name)
         (scratch / name).rename(binaries.cache(name) / name)
+
+
+def _directory(go: Path, module: Path, of: str) -> Path:
+    """Where Go keeps the sources of a module that was fetched for another."""
+    words = [str(go), "list", "-m", "-f", "{{.Dir}}", of]
+    done = subprocess.run(
+        words, cwd=module, env=toolchain.environment(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise Misconfigured(f"go does not find the sources of {of}: {done.stderr.strip()}")
+    return Path(done.stdout.strip())
 
 
 class Compilation:
