@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from imex_dra.base.errors import NotFound, NotYet, Rejected
-from imex_dra.sandbox.kubelet import standins, volumes
+from imex_dra.sandbox.kubelet import standins, toolbox, volumes
 from imex_dra.sandbox.kubelet.cdi import DeviceNode, Edits, resolve
 from imex_dra.sandbox.kubelet.claims import Claims
 from imex_dra.sandbox.kubelet.containers import Bind, Order, Sandbox
 from imex_dra.sandbox.kubelet.environment import environment, expanded
+from imex_dra.sandbox.kubelet.toolbox import Toolbox
 from imex_dra.sandbox.kubelet.views import Container, EnvVar, Pod
 from imex_dra.sandbox.kubelet.volumes import Files, Volumes
 
@@ -27,9 +28,11 @@ class OrderDesk:
         self._root = root
         self._host_ip = host_ip
         self._rules = rules
+        self._toolbox = Toolbox(root / "bin")
 
     async def set_up(self, sandbox: Sandbox) -> None:
         sandbox.directory.mkdir(parents=True, exist_ok=True)
+        self._toolbox.fill()
         await self._files.set_up(sandbox.pod, sandbox.directory, self._addresses(sandbox))
 
     async def order(self, pod: Pod, container: Container, sandbox: Sandbox) -> Order:
@@ -41,7 +44,7 @@ class OrderDesk:
         lookup = await self._lookup(pod, container)
         own = environment(pod, container, self._addresses(sandbox), lookup)
         given = dict(entry.split("=", 1) for entry in edits.env if "=" in entry)
-        base = {"PATH": os.environ.get("PATH", os.defpath), "HOSTNAME": pod.metadata.name, **_HOME}
+        base = {"PATH": toolbox.path(os.environ.get("PATH", os.defpath)), "HOSTNAME": pod.metadata.name, **_HOME}
         host, port = self._files.server
         base |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
         return Order(
@@ -50,7 +53,7 @@ class OrderDesk:
             sandbox.directory,
             argv=tuple(expanded(word, own) for word in standins.argv(container, self._rules)),
             environment=base | own | given,
-            binds=(*self._mounts(container, sandbox), *self._edited(edits)),
+            binds=(*self._toolbox.binds, *self._mounts(container, sandbox), *self._edited(edits)),
         )
 
     def clear(self, sandbox: Sandbox) -> None:

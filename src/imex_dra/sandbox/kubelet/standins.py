@@ -9,7 +9,11 @@ import msgspec
 from msgspec import Struct
 
 from imex_dra.base.errors import Misconfigured
+from imex_dra.sandbox.kubelet.toolbox import RANK_SERVER
 from imex_dra.sandbox.kubelet.views import Container
+
+SSHD = "*/usr/sbin/sshd*-D*"
+"""What the MPI Operator, and most who write their own workers, start to wait for the launcher."""
 
 PAUSE = ("sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 
@@ -26,9 +30,12 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         return fnmatchcase(container.image, self.image) and fnmatchcase(command, self.command)
 
 
+_WORKER = Rule((RANK_SERVER,), command=SSHD)
+
+
 def argv(container: Container, rules: Sequence[Rule] = ()) -> tuple[str, ...]:
     """A rule's own words, else the container's; an image without a command waits to be ended."""
-    for rule in rules:
+    for rule in (*rules, _WORKER):
         if rule.fits(container):
             return rule.argv
     return (container.command + container.args) if container.command else PAUSE

@@ -14,13 +14,16 @@ from imex_dra.sandbox.kubelet.containers import Bind
 
 DIRECTORY = "/run/imex/bin"
 RANK_SERVER = "mpi-rank-server"
-_MODULES = {
+_TOOLS = {
     "imex": "imex_dra.cli",
+    "all_reduce_perf": "imex_dra.cli allreduce",
+    "nvbandwidth": "imex_dra.cli bandwidth",
     "mpirun": "imex_dra.sandbox.mpi.launcher",
     "mpiexec": "imex_dra.sandbox.mpi.launcher",
     RANK_SERVER: "imex_dra.sandbox.mpi.server",
 }
-_OWN = ("/tmp", "/run", "/dev")  # noqa: S108
+LAST = RANK_SERVER
+_OWN = ("/tmp", "/run", "/dev")
 
 
 class Toolbox:
@@ -31,10 +34,13 @@ class Toolbox:
         self._homes = tuple(Bind(home, str(home), read_only=True) for home in hidden(_homes()))
 
     def fill(self) -> None:
+        """Once; a half-filled place is filled anew, and a program that runs is not disturbed."""
+        if (self._place / LAST).exists():
+            return
         self._place.mkdir(parents=True, exist_ok=True)
-        for name, module in _MODULES.items():
+        for name, words in _TOOLS.items():
             tool = self._place / name
-            tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n')
+            tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {words} "$@"\n')
             tool.chmod(0o755)
 
     @property

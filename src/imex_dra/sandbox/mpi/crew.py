@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from imex_dra.sandbox.mpi.lines import LineReader
 from imex_dra.sandbox.mpi.wire import Wire
@@ -141,12 +142,15 @@ class Crew:
 
 
 def _found(argv: Sequence[str], path: str, directories: Sequence[str]) -> list[str]:
-    """Goes to the first of the directories that exists, and finds the program from there."""
+    """Goes to the first of the directories that exists, and finds the program from there.
+
+    There are no images here: a program that an image has in a place of its own is looked for by its name.
+    """
     directory = next(filter(os.path.isdir, directories), None)
     if directory is None:
         raise FileNotFoundError(f"there is no directory {directories[0]} here")
     os.chdir(directory)
-    program = shutil.which(argv[0], path=path)
+    program = shutil.which(argv[0], path=path) or shutil.which(Path(argv[0]).name, path=path)
     if program is None:
         raise FileNotFoundError(f"{argv[0]} is not on the PATH here ({path})")
     return [program, *argv[1:]]
