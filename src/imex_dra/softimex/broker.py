@@ -86,6 +86,8 @@ class Broker:
 
     def run(self) -> None:
         self._loop.run()
+        self._clients.clients.close()
+        self._command.sessions.close()
 
     def reload(self) -> None:
         """Keys and names are read anew and all connections made anew, but not twice within five seconds."""

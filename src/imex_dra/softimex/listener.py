@@ -65,8 +65,11 @@ class Listener(Generic[G]):
             guest.tick(now)
 
     def close(self) -> None:
+        """Nobody else comes in, and no socket is left for anybody to find."""
         for sock in self._sockets:
             self._loop.forget(sock)
+            if sock.family == socket.AF_UNIX and sock.fileno() >= 0:
+                Path(sock.getsockname()).unlink(missing_ok=True)
             sock.close()
 
     def _resume(self, sock: socket.socket) -> None:

@@ -1,0 +1,198 @@
+"""What soft IMEX says and does of its own, where documents leave it open."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from imex_dra.softimex.daemon import Options, parse
+from imex_dra.softimex.errors import StartError
+from tests.softimex.rack import CTL, DIES_WITH_US, Node, Rack, eventually
+
+MakeRack = Callable[[int], Rack]
+
+
+@pytest.fixture
+def node(make_rack: MakeRack) -> Node:
+    return make_rack(1).nodes[0]
+
+
+def ready(node: Node) -> bool:
+    return node.state() == "READY\n"
+
+
+def start_error(node: Node, *arguments: str) -> str:
+    result = node.run(*arguments)
+    assert result.returncode == 1
+    return result.stderr
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("words", "options"),
+        [
+            ("", Options()),
+            ("-c x", Options("x")),
+            ("-p 50100 -nogpu", Options("", 50100, True)),
+            ("--nogpu --port=50100 -cx", Options("x", 50100, True)),
+            ("-c x -c y -p 1 -p 2", Options("y", 2)),
+        ],
+    )
+    def test_the_command_line_is_the_original_s(self, words: str, options: Options) -> None:
+        assert parse(words.split()) == options
+
+    @pytest.mark.parametrize("words", ["-x", "-c", "x", "-p 0", "-p 65536", "-p x", "--port", "--nogpu=1"])
+    def test_what_is_no_option_stops_the_start(self, words: str) -> None:
+        with pytest.raises(StartError, match=r"--help|from 1 to 65535"):
+            parse(words.split())
+
+    def test_help_is_printed(self, node: Node) -> None:
+        assert node.run("--help").stdout.startswith("usage: soft-nvidia-imex ")
+
+    def test_a_start_in_the_background_that_fails_says_so(self, node: Node) -> None:
+        node.settings["DAEMONIZE"] = 1
+        node.nodes_file.unlink()
+        assert "Failed to read node configuration file" in start_error(node)
+
+    def test_a_second_daemon_finds_the_session_in_use(self, node: Node) -> None:
+        node.start()
+        eventually(lambda: ready(node))
+        error = start_error(node)
+        assert "NV_ERR_IN_USE" in error
+        assert "Failed to allocate Imex session" in error
+        assert ready(node)
+
+    def test_sockets_that_a_killed_daemon_left_are_in_nobody_s_way(self, node: Node) -> None:
+        sockets = [node.root / "cmd.sock", node.root / "run/client/imex.sock"]
+        node.write_config(IMEX_CMD_UNIX_DOMAIN_PATH=sockets[0])
+        node.start()
+        eventually(lambda: ready(node))
+        node.kill()
+        assert all(path.is_socket() for path in sockets)
+        assert node.ctl("-q").returncode == 255
+        node.start()
+        eventually(lambda: ready(node))
+        assert node.stop() == 0
+        assert not any(path.exists() for path in sockets)
+
+    def test_what_is_no_socket_is_not_removed_to_make_room(self, node: Node) -> None:
+        path = node.root / "precious"
+        path.write_text("mine")
+        node.settings["IMEX_CMD_UNIX_DOMAIN_PATH"] = path
+        assert f"can't listen on {path}" in start_error(node)
+        assert path.read_text() == "mine"
+
+    def test_an_unknown_key_is_a_warning(self, node: Node) -> None:
+        node.write_config(IMEX_SOMETHING_NEW=1)
+        node.start()
+        eventually(lambda: ready(node))
+        assert "IMEX_SOMETHING_NEW" in node.log_text()
+
+    def test_an_invalid_value_stops_the_start_and_is_named(self, node: Node) -> None:
+        node.settings["LOG_LEVEL"] = "loud"
+        assert "LOG_LEVEL" in start_error(node)
+
+    def test_a_missing_configuration_is_named(self, node: Node) -> None:
+        assert "/does/not/exist" in start_error(node, "-c", "/does/not/exist")
+
+
+class TestCtl:
+    def test_names_of_the_nodes_file_and_of_the_hosts_file(self, make_rack: MakeRack) -> None:
+        rack = make_rack(2)
+        rack.start()
+        assert re.search(
+            r"Node #1   - imex-test-001 +- READY +- Version: 580\.95\.05", rack.nodes[0].ctl("-N").stdout
+        )
+        first = json.loads(rack.nodes[0].ctl("-N", "-j", "-H").stdout)["nodes"]["0"]
+        assert (first["host"], first["hostName"]) == ("imex-test-000", "imex-test-000")
+        assert first["connections"]["1"]["host"] == rack.nodes[1].address
+
+    def test_an_error_is_255_and_a_sentence(self, node: Node) -> None:
+        node.write_config()
+        result = node.ctl("-q")
+        assert (result.returncode, result.stdout) == (255, "")
+        assert "Is it running?" in result.stderr
+
+    def test_a_subscription_tells_every_state_until_the_end(self, node: Node) -> None:
+        node.start()
+        eventually(lambda: ready(node))
+        command = [*DIES_WITH_US, *CTL, "-s", "-c", str(node.config)]
+        with subprocess.Popen(command, env=node.env, stdout=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout
+            assert watching.stdout.readline() == "READY\n"
+            node.stop()
+            assert watching.stdout.read() == "SHUTTING_DOWN\n"
+
+    def test_a_continuous_view_is_printed_again_when_something_changes(self, make_rack: MakeRack) -> None:
+        rack = make_rack(2)
+        rack.start()
+        views = continuous_views(rack.nodes[0])
+        assert next(views) == "UP"
+        rack.nodes[1].kill()
+        assert "DEGRADED" in views
+        views.close()
+
+    def test_a_daemon_that_hangs_is_not_waited_for(self, make_rack: MakeRack) -> None:
+        first, second = (rack := make_rack(2)).nodes
+        rack.start()
+        second.send(signal.SIGSTOP)
+        assert re.search(r"Node #1 .* UNAVAILABLE", first.ctl("-N", "-t", "300").stdout)
+        where = ["-i", second.address, "50005", "-t", "300"]
+        assert "Does it hang?" in first.ctl("-q", *where, config=False).stderr
+
+
+def continuous_views(node: Node) -> Generator[str, None, None]:
+    """The domain's state in every view that `-n -j` prints."""
+    command = [*DIES_WITH_US, *CTL, "-n", "-j", "-c", str(node.config)]
+    with subprocess.Popen(command, env=node.env, stdout=subprocess.PIPE) as watching:
+        assert watching.stdout
+        text = ""
+        try:
+            while chunk := os.read(watching.stdout.fileno(), 65536).decode():
+                text = (text + chunk).lstrip()
+                with suppress(ValueError):
+                    view, end = json.JSONDecoder().raw_decode(text)
+                    text = text[end:]
+                    yield view["status"]
+        finally:
+            watching.kill()
+
+
+class TestSignals:
+    def test_usr1_resolves_names_anew(self, make_rack: MakeRack) -> None:
+        """The second daemon moves to another address; the first finds it there, with nothing but a signal."""
+        rack = make_rack(2)
+        first, second = rack.nodes
+        rack.start()
+        second.stop()
+        second.address = f"127.{rack.net}.99"
+        (second.root / "addresses").write_text(f"{second.address}\n")
+        rack.map({0: first.address, 1: second.address})
+        second.write_config(IMEX_CMD_BIND_INTERFACE_IP=second.address)
+        second.start()
+        first.send(signal.SIGUSR1)
+        rack.until_up()
+        assert second.address in first.ctl("-N", "-j").stdout
+
+    def test_usr1_is_handled_once_in_five_seconds(self, node: Node) -> None:
+        node.start()
+        eventually(lambda: ready(node))
+        began = time.monotonic()
+        for count in range(3):
+            node.send(signal.SIGUSR1)
+            eventually(partial(told_often, node, "SIGUSR1", count + 1))
+        elapsed = time.monotonic() - began
+        handled = node.log_text().count("SIGUSR1: all connections are made anew")
+        assert 1 <= handled <= 1 + elapsed // 5
+        assert node.log_text().count("SIGUSR1 ignored") == 3 - handled
+
+
+def told_often(node: Node, words: str, count: int) -> bool:
+    return node.log_text().count(words) >= count
