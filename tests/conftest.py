@@ -1,6 +1,7 @@
 """What all tests share: the real control plane, and an honest account of what could not run."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import yaml
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from imex_dra.sandbox.cluster.handle import Cluster, running
 from imex_dra.sandbox.kubernetes import binaries
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+from imex_dra.sandbox.racks import of_racks
 from tests.sandbox.account import NodeAccount
 
 # Without this the first test that asks for a current loop makes one that nobody closes.
@@ -45,13 +48,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class ByHome(LoadScopeScheduling):
-    """Tests of a file share its fixtures, so they share a worker; those on our driver's site share one site.
+    """Tests of a file share its fixtures, so they share a worker; those on our driver's site share one site, and
+    those in folders called `racks`, wherever they are, one `cluster`.
 
     (xdist's own way, `--dist loadgroup`, has no effect with pytest 9.2.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if "/racks/" in file:
+            return "racks"
         return "tests/driver" if file.startswith("tests/driver/") else file
 
 
@@ -79,6 +85,13 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     ) as running:
         install_crds(running)
         yield running
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two simulated racks with our driver, for tests in folders called `racks`. Who harms it mends it."""
+    with running(of_racks(2, "gb200-nvl72", name=f"test-{os.getpid()}")) as started:
+        yield started
 
 
 def install_crds(control_plane: ControlPlane) -> None:

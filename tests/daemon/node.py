@@ -13,6 +13,7 @@ from typing import Any
 from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState
 from imex_dra.daemon.agent import Agent
 from imex_dra.hardware.simulated import HardwareFile, SimulatedGpu
+from imex_dra.imex.ctl import Ctl
 from imex_dra.imex.files import Files
 from imex_dra.imex.link import DaemonState, frame, messages
 from imex_dra.imex.membership import Membership
@@ -76,12 +77,13 @@ class Node:
     def agent(self, **options: Any) -> Agent:
         settings: dict[str, Any] = {
             "command": self.soft("daemon"),
-            "ctl_command": self.soft("ctl"),
             "eager": 0.1,
             "watchful": 0.3,
             "calm": 1.0,
         }
-        return Agent(Files(self.directory, self.hosts), self.directory / "membership.json", **settings | options)
+        files = Files(self.directory, self.hosts)
+        ctl = Ctl(options.pop("ctl_command", self.soft("ctl")), files.config)
+        return Agent(files, self.directory / "membership.json", ctl=ctl, **settings | options)
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:

@@ -44,7 +44,7 @@ class Agent:
         memory: Path,
         *,
         command: Sequence[str],
-        ctl_command: Sequence[str],
+        ctl: Ctl,
         eager: float = 0.2,
         watchful: float = 1.0,
         calm: float = 5.0,
@@ -55,7 +55,7 @@ class Agent:
         self._files = files
         self._memory = memory
         self._child = Child([*command, "-c", str(files.config)])
-        self._ctl = Ctl(ctl_command, files.config)
+        self._ctl = ctl
         self._eager, self._watchful, self._calm = eager, watchful, calm
         self._remap_interval = remap_interval
         self._recovery_patience = recovery_patience

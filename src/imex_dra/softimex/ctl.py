@@ -28,13 +28,19 @@ REFRESH_SECONDS = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
-        _run(options, NodeRoot(Path(os.environ.get(VARIABLE, "/"))))
+        for text in _answers(options, NodeRoot(Path(os.environ.get(VARIABLE, "/")))):
+            print(text, flush=True)
     except SoftImexError as error:
         print(error, file=sys.stderr)
         return FAILURE
     except KeyboardInterrupt:
         return 0
     return 0
+
+
+def answers(argv: Sequence[str], root: NodeRoot) -> Iterator[str]:
+    """What it would print, for who asks so often that a process each time is too much."""
+    return _answers(_parser().parse_args(argv), root)
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,19 +69,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(options: argparse.Namespace, root: NodeRoot) -> None:
+def _answers(options: argparse.Namespace, root: NodeRoot) -> Iterator[str]:
     seconds = None if options.milliseconds is None else max(0, options.milliseconds) / 1000
     if options.what in "nN":
         if options.endpoint or options.unix:
             raise QueryError("-n and -N need the configuration file: use -c, not -i or -u")
-        _show_domain(options, root, seconds)
+        yield from _domain(options, root, seconds)
     elif options.names or options.json:
         raise QueryError("-H and -j belong to -n and -N")
     elif options.what == "s":
-        for state in inquiry.states(_endpoint(options, root), "watch", seconds):
-            print(state, flush=True)
+        yield from inquiry.states(_endpoint(options, root), "watch", seconds)
     else:
-        print(_state(_endpoint(options, root), seconds))
+        yield _state(_endpoint(options, root), seconds)
 
 
 def _state(endpoint: inquiry.Endpoint, seconds: float | None) -> str:
@@ -100,7 +105,7 @@ def _configuration(options: argparse.Namespace, root: NodeRoot) -> Config:
     return configuration.read(path, root.path)[0]
 
 
-def _show_domain(options: argparse.Namespace, root: NodeRoot, seconds: float | None) -> None:
+def _domain(options: argparse.Namespace, root: NodeRoot, seconds: float | None) -> Iterator[str]:
     config = _configuration(options, root)
     entries = nodemap.read_nodes(Path(config.imex_node_config_file))
     seat = nodemap.find_seat(entries, root.hosts(), root.addresses(), config.bind_interface_ip)
@@ -108,7 +113,7 @@ def _show_domain(options: argparse.Namespace, root: NodeRoot, seconds: float | N
     before = None
     for domain in _domains(root, entries, own, config.imex_cmd_port, options.what == "n", seconds):
         if domain != before:
-            print(_render(options, root, domain, before, own), flush=True)
+            yield _render(options, root, domain, before, own)
         before = domain
 
 

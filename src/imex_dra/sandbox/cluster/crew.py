@@ -2,8 +2,9 @@
 
     python -m imex_dra.sandbox.cluster.crew crew.json
 
-They are the programs that pods run, the same coroutines with the same arguments. Soft IMEX daemons are processes,
-as everywhere. A node's program waits for its kubeconfig: the node must exist before it has a token.
+They are the programs that pods run, the same coroutines; only nvidia-imex-ctl is not started for each question.
+Soft IMEX daemons are processes, as everywhere. A node's program waits for its kubeconfig: the node must exist
+before it has a token.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ from msgspec import Struct
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base import logging
 from imex_dra.base.errors import Misconfigured, Rejected
-from imex_dra.daemon import program as daemon
+from imex_dra.daemon.agent import Agent
 from imex_dra.hardware.simulated import SimulatedHardware
+from imex_dra.imex.files import Files
 from imex_dra.imex.link import DaemonState, messages
 from imex_dra.kube.client import Client
 from imex_dra.node import program as node
 from imex_dra.sandbox.cluster import nvidiaimex
+from imex_dra.sandbox.cluster.innerctl import InnerCtl
 from imex_dra.sandbox.cluster.programs import DIES_WITH_US, Program
 from imex_dra.sandbox.control import Request, serving
 from imex_dra.sandbox.descriptors import raise_limit
@@ -59,8 +63,9 @@ class Settings(Struct, frozen=True):
 class Mate:
     """The programs of one node."""
 
-    def __init__(self, post: Post, settings: Settings) -> None:
+    def __init__(self, post: Post, settings: Settings, threads: Executor) -> None:
         self._post = post
+        self._threads = threads
         self._logs = settings.logs
         self._imex, self._ctl = _soft(post, settings.fabric, "daemon"), _soft(post, settings.fabric, "ctl")
         self.programs = {
@@ -149,13 +154,10 @@ class Mate:
 
     async def _daemon(self) -> None:
         root = self._post.root
-        await daemon.run(
-            directory=root / "etc/nvidia-imex",
-            hosts=root / "hosts",
-            socket=root / "run/daemon.sock",
-            command=self._imex,
-            ctl_command=self._ctl,
-        )
+        files = Files(root / "etc/nvidia-imex", root / "hosts")
+        ctl = InnerCtl(root, files.config, self._threads)
+        agent = Agent(files, root / "etc/nvidia-imex/membership.json", command=self._imex, ctl=ctl)
+        await agent.run(root / "run/daemon.sock")
 
     def _daemon_command(self) -> Sequence[str]:
         return [
@@ -222,7 +224,8 @@ def _soft(post: Post, fabric: Path, program: str) -> Sequence[str]:
 
 class Crew:
     def __init__(self, settings: Settings) -> None:
-        self._mates = {post.node: Mate(post, settings) for post in settings.posts}
+        threads = ThreadPoolExecutor(max(1, len(settings.posts)))
+        self._mates = {post.node: Mate(post, settings, threads) for post in settings.posts}
         self._control = settings.control
 
     async def run(self) -> None:

@@ -1,4 +1,4 @@
-"""What lies between the nodes and the API server: nothing, unless somebody wants to disturb the line.
+"""What lies between the nodes and the API server, so that somebody can disturb the line (`faults.gateway`).
 
 A gateway gives each node an address of its own for the API server. It is asked before any node's program starts,
 so whatever a node ever sends goes through it: its kubelet's requests, its driver's, and its pods'. Its certificate
@@ -8,7 +8,6 @@ must be one of the cluster's authority (`control_plane.authority` signs them for
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.control import Request
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
@@ -25,18 +24,3 @@ class Gateway(Protocol):
         """A request `gateway` that came through control.sock."""
 
     def stop(self) -> None: ...
-
-
-class Direct:
-    """Every node speaks to the API server itself."""
-
-    def start(
-        self, control_plane: ControlPlane, nodes: Sequence[SimulatedNode], places: Places
-    ) -> Mapping[str, str]:
-        return {node.name: control_plane.url for node in nodes}
-
-    async def answer(self, request: Request) -> Any:
-        raise Rejected("this cluster's nodes speak to the API server directly: nothing lies in between to disturb")
-
-    def stop(self) -> None:
-        pass

@@ -17,7 +17,7 @@ from imex_dra.base.errors import ImexError, Rejected, Unavailable
 from imex_dra.base.files import write_atomically
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.cluster import crew, manifests, readiness, tokens
-from imex_dra.sandbox.cluster.gateway import Direct, Gateway
+from imex_dra.sandbox.cluster.gateway import Gateway
 from imex_dra.sandbox.cluster.handle import Description, NodeEntry
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.cluster.steps import Steps
@@ -49,11 +49,11 @@ class Wish(Struct, frozen=True):
 
 
 class Host:
-    def __init__(self, wish: Wish, places: Places, number: int, gateway: Gateway | None = None) -> None:
+    def __init__(self, wish: Wish, places: Places, number: int, gateway: Gateway) -> None:
         self._wish = wish
         self._places = places
         self._number = number
-        self._gateway = gateway or Direct()
+        self._gateway = gateway
         self.nodes: Sequence[SimulatedNode] = racks.layout(wish.cluster, number)
         self._running = ExitStack()
         self._killed: set[str] = set()
@@ -166,11 +166,17 @@ class Host:
         return kubelets.Settings(
             server=self._control_plane.url,
             authority=self._control_plane.authority.certificate,
+            serving=self._serving(),
             nodes=[self._member(index, node) for index, node in enumerate(self.nodes)],
             containers="hollow" if self._wish.hollow else "processes",
             rules=self._wish.rules,
             control=self._places.kubelets,
         )
+
+    def _serving(self) -> kubelets.Serving:
+        addresses = [f"IP:{node.address}" for node in self.nodes]
+        own = self._control_plane.authority.server("kubelets", addresses)
+        return kubelets.Serving(own.certificate, own.key)
 
     def _member(self, index: int, node: SimulatedNode) -> Member:
         facts = NodeFacts(

@@ -12,7 +12,6 @@ import click
 
 from imex_dra.base.errors import Unavailable
 from imex_dra.sandbox import control
-from imex_dra.sandbox.cluster.gateway import Gateway
 from imex_dra.sandbox.cluster.hold import Hold, free, holder
 from imex_dra.sandbox.cluster.host import Host, Wish
 from imex_dra.sandbox.cluster.janitor import Janitor
@@ -20,17 +19,18 @@ from imex_dra.sandbox.cluster.places import Places, claim_directory
 from imex_dra.sandbox.cluster.steps import Steps
 from imex_dra.sandbox.control import Request
 from imex_dra.sandbox.descriptors import raise_limit
+from imex_dra.sandbox.faults.gateway import LineGateway
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LOOK = 0.5
 
 
-def run(wish: Wish, gateway: Gateway | None = None) -> None:
+def run(wish: Wish) -> None:
     """Until somebody stops it; raises if the cluster could not start, or could not go on."""
     places, steps = Places(wish.cluster.name), Steps()
     hold = Hold(wish.cluster.name)
     try:
-        host = Host(wish, places, hold.number, gateway)
+        host = Host(wish, places, hold.number, LineGateway())
         places.check(max((node.name for node in host.nodes), key=len))
         _furnish(places)
     except BaseException:
