@@ -4,6 +4,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from tests.kubelet.console import Console
 from tests.kubelet.implementations import with_processes
 from tests.kubelet.stage import Pod, Stage, container
@@ -53,6 +55,7 @@ def test_a_line_may_be_long(stage: Stage, console: Console) -> None:
     assert second.endswith(" after")
 
 
+@pytest.mark.slow
 def test_each_line_knows_its_time(stage: Stage, console: Console) -> None:
     began = datetime.now(UTC)
     pod = ended(stage, "echo one; sleep 2; echo two")

@@ -68,8 +68,8 @@ class Task(Protocol):
 
 
 class Launcher(Protocol):
-    needs_files: bool
-    """Whether volumes must exist."""
+    has_inside: bool
+    """Whether there are files to be set up, and commands can be run."""
 
     async def launch(self, order: Order, log: Path) -> Task:
         """Raises StartFailed if the command can't run, another Rejected if there can't be such a container."""
@@ -85,22 +85,25 @@ class Sandbox:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever one of its containers ends."""
 
-    async def stop(self, grace: Callable[[], float], hurry: asyncio.Event) -> None:
-        """Asks every container to end, kills what has not within the grace, and returns when nothing runs.
+    async def stop(self, grace: Callable[[], float], hurry: asyncio.Event, only: str = "") -> None:
+        """Asks every container to end, or one, kills what has not within the grace, returns when nothing runs.
 
         `hurry` says that the grace may have become shorter.
         """
         began = asyncio.get_running_loop().time()
-        for task in list(self.tasks.values()):
+        for task in self._running(only):
             task.terminate()
-        while self.tasks:
+        while self._running(only):
             hurry.clear()
             self.ended.clear()
             left = began + grace() - asyncio.get_running_loop().time()
             if left <= 0:
-                for task in list(self.tasks.values()):
+                for task in self._running(only):
                     task.kill()
             await first_of(hurry, self.ended, timeout=left if left > 0 else 1.0)
+
+    def _running(self, only: str) -> list[Task]:
+        return [task for name, task in self.tasks.items() if only in ("", name)]
 
 
 class Runtime:
@@ -108,7 +111,7 @@ class Runtime:
 
     def __init__(self, launcher: Launcher, root: Path, clock: Clock) -> None:
         self.sandboxes: dict[str, Sandbox] = {}
-        self.needs_files = launcher.needs_files
+        self.has_inside = launcher.has_inside
         self.on_end: Callable[[str], None] = lambda uid: None
         self._launcher = launcher
         self._directory = root / "pods"

@@ -58,7 +58,7 @@ class HollowTask:
 
 
 class Hollow:
-    needs_files = False
+    has_inside = False
 
     async def launch(self, order: Order, log: Path) -> Task:
         return HollowTask(script_of(order))

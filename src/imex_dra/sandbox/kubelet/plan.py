@@ -1,5 +1,6 @@
 """Which containers of a pod to start now: init containers in order, restarts by policy and ever later."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from msgspec import Struct
@@ -21,9 +22,10 @@ class Plan(Struct, frozen=True):
     """Nothing runs and nothing will."""
 
 
-def plan(spec: PodSpec, runs: Runs, now: datetime) -> Plan:
+def plan(spec: PodSpec, runs: Runs, now: datetime, unstarted: Collection[str] = ()) -> Plan:
+    """`unstarted` are containers whose startup probe has not succeeded yet."""
     if not any(latest(runs, container.name) for container in spec.containers):
-        initialisation = _initialise(spec, runs, now)
+        initialisation = _initialise(spec, runs, now, unstarted)
         if initialisation is not None:
             return initialisation
     wanted = [*_sidecars(spec), *spec.containers]
@@ -50,14 +52,14 @@ def due(run: Run) -> datetime:
     return run.end.at + timedelta(seconds=backoff(run))
 
 
-def _initialise(spec: PodSpec, runs: Runs, now: datetime) -> Plan | None:
+def _initialise(spec: PodSpec, runs: Runs, now: datetime, unstarted: Collection[str]) -> Plan | None:
     """None when all init containers are through."""
     beside: list[Plan] = []
     for container in spec.init_containers:
         run = latest(runs, container.name)
         if container.is_sidecar:
             beside.append(_step(spec, container, runs, now))
-            if run is None:
+            if run is None or container.name in unstarted:
                 return _merged(beside)
         elif run is None or run.end is None:
             return _merged([*beside, _step(spec, container, runs, now)])

@@ -25,6 +25,7 @@ from imex_dra.sandbox.kubelet.node import STRATEGIC_PATCH
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.plan import plan
+from imex_dra.sandbox.kubelet.prober import Condemned, Prober, leaves_nothing, words_of_end
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
 from imex_dra.sandbox.kubelet.status import TERMINAL, Json, Situation, status
 from imex_dra.sandbox.kubelet.views import PODS, Pod, PodStatus
@@ -68,6 +69,7 @@ class PodWorker:
     _waiting: dict[str, Waiting] = field(default_factory=dict)
     _told: Json = field(default_factory=dict)
     _runs: Runs = field(default_factory=dict)
+    _prober: Prober | None = None
 
     def update(self, pod: Pod) -> None:
         changed = pod.wish != self.pod.wish
@@ -84,11 +86,16 @@ class PodWorker:
         self._ended.set()
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            await self._work(group)
+            self._stop_probing()
+
+    async def _work(self, group: asyncio.TaskGroup) -> None:
         while not self.finished:
             self._wanted.clear()
             self._ended.clear()
             try:
-                again = await self._sync()
+                again = await self._sync(group)
             except Exception as error:
                 again = _jittered(self.ward.retry)
                 surprise = None if isinstance(error, ImexError) else error
@@ -98,7 +105,7 @@ class PodWorker:
             if not self.finished:
                 await first_of(self._wanted, self._ended, timeout=again)
 
-    async def _sync(self) -> float:
+    async def _sync(self, group: asyncio.TaskGroup) -> float:
         """Returns the seconds after which to look again."""
         if self._is_ending():
             return await self._end()
@@ -113,7 +120,7 @@ class PodWorker:
         if not await self._mount(sandbox):
             return _jittered(self.ward.retry)
         self._runs = sandbox.runs
-        return await self._drive(sandbox)
+        return await self._drive(sandbox, self._probing(sandbox, group))
 
     def _is_ending(self) -> bool:
         return self._over or self.gone.is_set() or is_deleting(self.pod) or self.pod.status.phase in TERMINAL
@@ -128,7 +135,7 @@ class PodWorker:
         return True
 
     async def _mount(self, sandbox: Sandbox) -> bool:
-        if not self.ward.runtime.needs_files:
+        if not self.ward.runtime.has_inside:
             return True
         try:
             await self.ward.desk.set_up(sandbox)
@@ -148,9 +155,28 @@ class PodWorker:
                 sandbox.runs[known.name] = (Run(known.container_id, known.restart_count, now, end),)
         return sandbox
 
-    async def _drive(self, sandbox: Sandbox) -> float:
+    def _probing(self, sandbox: Sandbox, group: asyncio.TaskGroup) -> Prober:
+        if self._prober is None:
+            asks = self.ward.runtime.has_inside
+            self._prober = Prober(sandbox, self.ward.events, self.ward.clock, self._ended.set, asks=asks)
+            self._prober.begin(group)
+        return self._prober
+
+    def _stop_probing(self) -> None:
+        if self._prober is not None:
+            self._prober.end()
+
+    async def _drive(self, sandbox: Sandbox, prober: Prober) -> float:
+        condemned = prober.condemned()
+        if leaves_nothing(self.pod, condemned, list(sandbox.tasks)):
+            self._over = True
+            return 0.0
+        for each in condemned:
+            await self._condemn(sandbox, each)
+        if self._is_ending():
+            return 0.0
         now = self.ward.clock.now()
-        chosen = plan(self.pod.spec, sandbox.runs, now)
+        chosen = plan(self.pod.spec, sandbox.runs, now, prober.unstarted())
         failed = [name for name in chosen.start if not await self._start(sandbox, name)]
         await self._tell()
         if chosen.over:
@@ -179,12 +205,22 @@ class PodWorker:
             return False
         self._waiting.pop(name, None)
         events.note(self.pod, "Started", "Container started", container=name)
+        if self._prober is not None:
+            self._prober.nudge(name)
         return True
 
+    async def _condemn(self, sandbox: Sandbox, condemned: Condemned) -> None:
+        name, given = condemned.container.name, condemned.probe.termination_grace_period_seconds
+        self.ward.events.note(self.pod, "Killing", words_of_end(self.pod, condemned), container=name)
+        await sandbox.stop(lambda: self._grace(given), self._wanted, only=name)
+
     async def _end(self) -> float:
+        self._stop_probing()
         sandbox = self.ward.runtime.sandboxes.get(self.pod.uid)
         if sandbox is not None:
             self._runs = sandbox.runs
+            for name in sandbox.tasks:
+                self.ward.events.note(self.pod, "Killing", f"Stopping container {name}", container=name)
             await sandbox.stop(self._grace, self._wanted)
         try:
             await self.ward.claims.unprepare(self.pod)
@@ -203,9 +239,10 @@ class PodWorker:
             await self._wanted.wait()
         return 0.0
 
-    def _grace(self) -> float:
-        """May get shorter while the containers are ending."""
-        given = self.pod.metadata.deletion_grace_period_seconds if is_deleting(self.pod) else None
+    def _grace(self, given: int | None = None) -> float:
+        """May get shorter while the containers are ending, if the pod is deleted."""
+        if is_deleting(self.pod) and self.pod.metadata.deletion_grace_period_seconds is not None:
+            given = self.pod.metadata.deletion_grace_period_seconds
         return max(SHORTEST_GRACE, self.pod.spec.termination_grace_period_seconds if given is None else given)
 
     async def _delete(self) -> None:
@@ -222,6 +259,8 @@ class PodWorker:
             now=self.ward.clock.now(),
             runs=self._runs,
             waiting=self._waiting,
+            unstarted=frozenset(self._prober.unstarted() if self._prober else ()),
+            unready=frozenset(self._prober.unready() if self._prober else ()),
             host_ip=self.ward.facts.address,
             pod_ip=sandbox.address if sandbox else "",
             sandbox=sandbox is not None,

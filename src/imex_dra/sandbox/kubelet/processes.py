@@ -81,7 +81,7 @@ class ProcessTask:
 
 
 class Processes:
-    needs_files = True
+    has_inside = True
 
     async def launch(self, order: Order, log: Path) -> Task:
         if not order.argv:

@@ -24,6 +24,10 @@ class Situation(Struct, frozen=True):
     waiting: Mapping[str, Waiting] = {}
     host_ip: str = ""
     pod_ip: str = ""
+    unstarted: frozenset[str] = frozenset()
+    """Containers whose startup probe has not succeeded yet."""
+    unready: frozenset[str] = frozenset()
+    """Containers whose readiness probe does not succeed."""
     sandbox: bool = False
     ended: bool = False
     """Its containers are stopped for good and its claims given back: only now it may be told to be over."""
@@ -51,7 +55,7 @@ def _phase(pod: Pod, situation: Situation) -> str:
     spec, runs = pod.spec, situation.runs
     if _init_failed(spec, runs):
         return _held_back("Failed", pod, situation)
-    if not _initialised(spec, runs):
+    if not _initialised(spec, situation):
         return "Pending" if not situation.ended else "Failed"
     last = [latest(runs, container.name) for container in spec.containers]
     if None in last:
@@ -77,17 +81,27 @@ def _init_failed(spec: PodSpec, runs: Runs) -> bool:
     return any(end.code != 0 and not restarts(spec, c, end) for c, end in ends if not c.is_sidecar)
 
 
-def _initialised(spec: PodSpec, runs: Runs) -> bool:
-    if any(latest(runs, container.name) for container in spec.containers):
+def _initialised(spec: PodSpec, situation: Situation) -> bool:
+    if any(latest(situation.runs, container.name) for container in spec.containers):
         return True
-    return all(_is_through(container, runs) for container in spec.init_containers)
+    return all(_is_through(container, situation) for container in spec.init_containers)
 
 
-def _is_through(container: Container, runs: Runs) -> bool:
-    run = latest(runs, container.name)
+def _is_through(container: Container, situation: Situation) -> bool:
+    run = latest(situation.runs, container.name)
     if run is None:
         return False
-    return container.is_sidecar or (run.end is not None and run.end.code == 0)
+    if container.is_sidecar:
+        return container.name not in situation.unstarted
+    return run.end is not None and run.end.code == 0
+
+
+def _is_started(name: str, situation: Situation) -> bool:
+    return is_running(situation.runs, name) and name not in situation.unstarted
+
+
+def _is_ready(name: str, situation: Situation) -> bool:
+    return _is_started(name, situation) and name not in situation.unready
 
 
 def _conditions(pod: Pod, situation: Situation, phase: str) -> dict[str, tuple[bool, str, str]]:
@@ -95,11 +109,11 @@ def _conditions(pod: Pod, situation: Situation, phase: str) -> dict[str, tuple[b
     initialised = (True, "", "")
     if phase == "Succeeded":
         initialised = (True, "PodCompleted", "")
-    elif not _initialised(pod.spec, situation.runs):
-        waiting = [c.name for c in pod.spec.init_containers if not _is_through(c, situation.runs)]
+    elif not _initialised(pod.spec, situation):
+        waiting = [c.name for c in pod.spec.init_containers if not _is_through(c, situation)]
         words = f"containers with incomplete status: {_go_list(waiting)}"
         initialised = (False, "ContainersNotInitialized", words)
-    ready = _readiness(pod.spec, situation.runs, phase)
+    ready = _readiness(pod.spec, situation, phase)
     return {
         "PodReadyToStartContainers": (situation.sandbox and not situation.ended, "", ""),
         "Initialized": initialised,
@@ -109,11 +123,11 @@ def _conditions(pod: Pod, situation: Situation, phase: str) -> dict[str, tuple[b
     }
 
 
-def _readiness(spec: PodSpec, runs: Runs, phase: str) -> tuple[bool, str, str]:
+def _readiness(spec: PodSpec, situation: Situation, phase: str) -> tuple[bool, str, str]:
     if phase in TERMINAL:
         return False, "PodCompleted" if phase == "Succeeded" else "PodFailed", ""
     counted = [c for c in spec.init_containers if c.is_sidecar] + list(spec.containers)
-    unready = [container.name for container in counted if not is_running(runs, container.name)]
+    unready = [container.name for container in counted if not _is_ready(container.name, situation)]
     if unready:
         return False, "ContainersNotReady", f"containers with unready status: {_go_list(unready)}"
     return True, "", ""
@@ -132,8 +146,7 @@ def _container(pod: Pod, container: Container, situation: Situation, *, init: bo
     run, before = latest(situation.runs, container.name), previous(situation.runs, container.name)
     state = _state(pod, container, situation)
     last = _terminated(run) if "waiting" in state and run is not None else _terminated(before)
-    running = run is not None and run.end is None
-    through = init and not container.is_sidecar and _is_through(container, situation.runs)
+    once = init and not container.is_sidecar
     identity = {"containerID": run.id, "imageID": container.image} if run else {"imageID": ""}
     return {
         "name": container.name,
@@ -141,8 +154,8 @@ def _container(pod: Pod, container: Container, situation: Situation, *, init: bo
         **identity,
         "state": state,
         "lastState": last,
-        "ready": through if init and not container.is_sidecar else running,
-        "started": running and (not init or container.is_sidecar),
+        "ready": _is_through(container, situation) if once else _is_ready(container.name, situation),
+        "started": not once and _is_started(container.name, situation),
         "restartCount": run.attempt if run else 0,
     }
 

@@ -51,6 +51,25 @@ class VolumeMount(View, frozen=True, gc=False):
     read_only: bool = False
 
 
+class ExecAction(View, frozen=True):
+    command: tuple[str, ...] = ()
+
+
+class Probe(View, frozen=True):
+    """Of the ways to ask only the first is known here; which other was chosen is kept to be told."""
+
+    exec: ExecAction | None = None
+    http_get: Any = None
+    tcp_socket: Any = None
+    grpc: Any = None
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 1
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    termination_grace_period_seconds: int | None = None
+
+
 class Container(View, frozen=True):
     name: str
     image: str = ""
@@ -61,6 +80,9 @@ class Container(View, frozen=True):
     resources: ContainerResources = ContainerResources()
     volume_mounts: tuple[VolumeMount, ...] = ()
     restart_policy: str = ""
+    startup_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    liveness_probe: Probe | None = None
 
     @property
     def is_sidecar(self) -> bool:
@@ -203,6 +225,8 @@ class ContainerStatus(View, frozen=True):
     name: str
     container_id: str = field(name="containerID", default="")
     restart_count: int = 0
+    ready: bool = False
+    started: bool | None = None
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
 
