@@ -9,6 +9,11 @@ import looptime
 R = TypeVar("R")
 
 
+def runner() -> asyncio.Runner:
+    """Time stands still between two runs: what a state machine does step by step."""
+    return asyncio.Runner(loop_factory=looptime.new_event_loop)
+
+
 def run(coroutine: Coroutine[Any, Any, R]) -> R:
-    with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
-        return runner.run(coroutine)
+    with runner() as running:
+        return running.run(coroutine)

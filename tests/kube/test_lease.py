@@ -1,25 +1,31 @@
 """Leader election in virtual time: whatever the network does, never two at work."""
 
 import asyncio
-import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import httpx2
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from imex_dra.api.meta import Key
 from imex_dra.base.clock import LoopClock
 from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
 from tests.kube.memory import Memory, hang
-from tests.virtual import run
+from tests.kube.processes import Process, make_task
+from tests.virtual import run, runner
 
 KEY = Key("imex-dra", "imex-controller")
 TIMING = Timing(duration=15, deadline=10.0, period=2.0)
 STOPPING = 4.0
 """How long the work takes to end when it is told to; less than duration - deadline."""
+
+MARGIN = TIMING.duration - TIMING.deadline - STOPPING
+PATIENCE = 10.0
+"""After which a client gives up an answer."""
 
 
 @dataclass
@@ -33,6 +39,197 @@ class SkewedClock(LoopClock):
 
     def monotonic(self) -> float:
         return super().monotonic() + self.offset
+
+
+def time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass
+class Line:
+    """A candidate's way to the API server: `fine`, `slow`, `refused`, `silent`, or `deaf`: answers are lost."""
+
+    state: str = "fine"
+    delay: float = 0.0
+    broken_since: float | None = None
+
+    async def to_the_server(self) -> None:
+        await asyncio.sleep(self.delay)
+        if self.state == "refused":
+            raise httpx2.ConnectError("refused")
+        if self.state == "silent":
+            await self.give_up()
+
+    async def back(self) -> None:
+        await asyncio.sleep(self.delay)
+        if self.state == "deaf":
+            await self.give_up()
+
+    async def give_up(self) -> None:
+        await asyncio.sleep(PATIENCE)
+        raise httpx2.ReadTimeout("no answer")
+
+
+@dataclass
+class Candidate:
+    name: str
+    clock: SkewedClock
+    memory: Memory
+    changed: Callable[[], None]
+    line: Line = field(default_factory=Line)
+    process: Process = field(default_factory=Process)
+    busy: bool = False
+    ending: bool = False
+    stopped_at: float = 0.0
+    stopped_for: float = 0.0
+    terms: int = 0
+
+    @property
+    def excused(self) -> bool:
+        """Stopped for so long in this term that nobody can ask it to have ended in time."""
+        stopped = self.stopped_for + (time() - self.stopped_at if self.process.stopped else 0.0)
+        return stopped >= MARGIN
+
+    async def stand(self) -> None:
+        client = self.memory.client("imex-controller", self.line.to_the_server, self.line.back)
+        while True:
+            election = LeaderElection(client, KEY, self.name, self.clock, TIMING)
+            try:
+                await election.lead(self.work)
+            except LostLeadership:
+                continue
+
+    async def work(self) -> None:
+        self.busy, self.ending, self.stopped_for = True, False, 0.0
+        self.terms += 1
+        self.changed()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.ending = True
+            await asyncio.sleep(STOPPING)
+            self.busy = False
+
+
+class LeaseMachine(RuleBasedStateMachine):
+    """Three candidates; lines break and heal, processes stop and go on, strangers touch the Lease."""
+
+    @initialize(offsets=st.tuples(*[st.floats(-1000, 1000)] * 3))
+    def start(self, offsets: tuple[float, ...]) -> None:
+        self.runner = runner()
+        self.runner.get_loop().set_task_factory(make_task)
+        self.memory = Memory()
+        self.candidates = [
+            Candidate(f"candidate-{number}", SkewedClock(offset), self.memory, self.look)
+            for number, offset in enumerate(offsets)
+        ]
+        self.overlap = ""
+        self.runner.run(self.open_the_poll())
+
+    async def open_the_poll(self) -> None:
+        self.tasks = [candidate.process.start(candidate.stand()) for candidate in self.candidates]
+        self.watching = asyncio.create_task(self.watch())
+
+    async def watch(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(1.0)
+
+    def look(self) -> None:
+        busy = [candidate for candidate in self.candidates if candidate.busy]
+        working = [candidate.name for candidate in busy if not (candidate.ending or candidate.process.stopped)]
+        unexcused = [candidate.name for candidate in busy if not candidate.excused]
+        if len(working) > 1:
+            self.overlap = f"at work together: {working}"
+        if len(unexcused) > 1 or (unexcused and working and {*unexcused, *working} != {*unexcused}):
+            self.overlap = f"{working} at work before {unexcused} had ended"
+        for candidate in busy:
+            since = candidate.line.broken_since
+            late = since is not None and time() - since > TIMING.deadline + TIMING.period + 0.1
+            if late and not candidate.ending and not candidate.process.stopped:
+                self.overlap = f"{candidate.name} still works, {time() - (since or 0)} s after its line broke"
+
+    @rule(who=st.integers(0, 2), state=st.sampled_from(["refused", "silent", "deaf"]))
+    def a_line_breaks(self, who: int, state: str) -> None:
+        self.runner.run(self.set_line(self.candidates[who].line, state))
+
+    @rule(who=st.integers(0, 2), delay=st.floats(0, 6))
+    def a_line_is_slow(self, who: int, delay: float) -> None:
+        self.runner.run(self.set_line(self.candidates[who].line, "slow", delay))
+
+    @rule(who=st.integers(0, 2))
+    def a_line_heals(self, who: int) -> None:
+        self.runner.run(self.set_line(self.candidates[who].line, "fine"))
+
+    async def set_line(self, line: Line, state: str, delay: float = 0.0) -> None:
+        line.state, line.delay = state, delay
+        if state in ("fine", "slow"):
+            line.broken_since = None
+        elif line.broken_since is None:
+            line.broken_since = time()
+
+    @rule(who=st.integers(0, 2))
+    def a_process_is_stopped(self, who: int) -> None:
+        self.runner.run(self.stop(self.candidates[who]))
+
+    async def stop(self, candidate: Candidate) -> None:
+        if not candidate.process.stopped:
+            candidate.process.stop()
+            candidate.stopped_at = time()
+
+    @rule(who=st.integers(0, 2))
+    def a_process_goes_on(self, who: int) -> None:
+        self.runner.run(self.go_on(self.candidates[who]))
+
+    async def go_on(self, candidate: Candidate) -> None:
+        if candidate.process.stopped:
+            candidate.stopped_for += time() - candidate.stopped_at
+            candidate.process.go_on()
+            await asyncio.sleep(0.001)
+            self.look()
+
+    @rule()
+    def somebody_touches_the_lease(self) -> None:
+        for path, lease in list(self.memory.objects.items()):
+            self.memory.store(path, lease)
+
+    @rule(seconds=st.floats(0.1, 25))
+    def time_passes(self, seconds: float) -> None:
+        self.runner.run(asyncio.sleep(seconds))
+
+    @invariant()
+    def never_two_at_work(self) -> None:
+        assert not self.overlap
+
+    def teardown(self) -> None:
+        try:
+            self.somebody_leads_in_the_end_and_stays()
+        finally:
+            self.runner.run(self.close_the_poll())
+            self.runner.close()
+
+    def somebody_leads_in_the_end_and_stays(self) -> None:
+        for who, candidate in enumerate(self.candidates):
+            self.a_line_heals(who)
+            self.a_process_goes_on(who)
+            assert not candidate.process.stopped
+        self.time_passes(PATIENCE + TIMING.duration + STOPPING + 2 * TIMING.period)
+        (leader,) = [candidate for candidate in self.candidates if candidate.busy]
+        terms = sum(candidate.terms for candidate in self.candidates)
+        self.time_passes(20)
+        self.never_two_at_work()
+        assert leader.busy
+        assert not leader.ending
+        assert sum(candidate.terms for candidate in self.candidates) == terms
+
+    async def close_the_poll(self) -> None:
+        for task in [*self.tasks, self.watching]:
+            task.cancel()
+        await asyncio.wait([*self.tasks, self.watching])
+
+
+TestLease = LeaseMachine.TestCase
+TestLease.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 @dataclass
@@ -51,59 +248,6 @@ class Stage:
         finally:
             await asyncio.sleep(STOPPING)
             self.working.remove(name)
-
-
-@dataclass
-class Network:
-    """A candidate's line to the API server: slow, lossy, and cut for some stretches of time."""
-
-    chance: random.Random
-    slowness: float
-    loss: float
-    cuts: list[tuple[float, float]]
-
-    async def carry(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if any(start <= now < start + length for start, length in self.cuts):
-            raise httpx2.ConnectError("the line is cut")
-        await asyncio.sleep(self.chance.uniform(0, self.slowness))
-        if self.chance.random() < self.loss:
-            raise httpx2.ReadTimeout("lost")
-
-
-CUTS = st.lists(st.tuples(st.floats(0, 200), st.floats(1, 60)), max_size=3)
-
-
-@settings(max_examples=25)
-@given(
-    seed=st.integers(0, 2**32),
-    slowness=st.floats(0, 8),
-    loss=st.floats(0, 0.6),
-    candidates=st.lists(st.tuples(CUTS, st.floats(-1000, 1000)), min_size=2, max_size=3),
-)
-def test_never_two_at_work(
-    seed: int, slowness: float, loss: float, candidates: list[tuple[list[tuple[float, float]], float]]
-) -> None:
-    async def candidate(number: int, cuts: list[tuple[float, float]], offset: float) -> None:
-        network = Network(random.Random(seed + number), slowness, loss, cuts)
-        client = memory.client("imex-controller", network.carry, network.carry)
-        name = f"candidate-{number}"
-        while True:
-            election = LeaderElection(client, KEY, name, SkewedClock(offset), TIMING)
-            try:
-                await election.lead(lambda: stage.work(name))
-            except LostLeadership:
-                continue
-
-    async def scenario() -> None:
-        async with asyncio.timeout(400):
-            async with asyncio.TaskGroup() as group:
-                for number, (cuts, offset) in enumerate(candidates):
-                    group.create_task(candidate(number, cuts, offset))
-
-    memory, stage = Memory(), Stage()
-    with pytest.raises(TimeoutError):
-        run(scenario())
 
 
 def elect(memory: Memory, name: str, stage: Stage) -> "asyncio.Task[None]":
@@ -192,5 +336,44 @@ def test_a_rival_that_took_the_lease_ends_the_work_at_once() -> None:
             await first
         assert asyncio.get_running_loop().time() < 1 + TIMING.period + STOPPING + 0.1
         assert memory.objects[path]["spec"]["holderIdentity"] == "rival"
+
+    run(scenario())
+
+
+def test_a_lease_that_was_deleted_ends_its_holders_work_before_a_rival_that_knew_it_starts() -> None:
+    async def scenario() -> None:
+        memory, stage = Memory(), Stage()
+        first = elect(memory, "first", stage)
+        await asyncio.sleep(1)
+        second = elect(memory, "second", stage)
+        await asyncio.sleep(5)
+        memory.objects.clear()
+        with pytest.raises(LostLeadership, match="was deleted"):
+            await first
+        assert asyncio.get_running_loop().time() < 6 + TIMING.period + STOPPING + 0.1
+        await asyncio.sleep(TIMING.duration + TIMING.period)
+        assert stage.turns == ["first", "second"]
+        second.cancel()
+        await asyncio.wait({second})
+
+    run(scenario())
+
+
+def test_a_leadership_whose_answer_came_too_late_is_asked_for_anew() -> None:
+    async def scenario() -> None:
+        memory, stage, slow = Memory(), Stage(), [2 * TIMING.deadline]
+
+        async def back() -> None:
+            if memory.writes and slow:
+                await asyncio.sleep(slow.pop())
+
+        election = LeaderElection(memory.client("c", after=back), KEY, "first", LoopClock(), TIMING)
+        first = asyncio.create_task(election.lead(lambda: stage.work("first")))
+        await asyncio.sleep(2 * TIMING.deadline + TIMING.period - 0.1)
+        assert stage.turns == []
+        await asyncio.sleep(1)
+        assert stage.turns == ["first"]
+        first.cancel()
+        await asyncio.wait({first})
 
     run(scenario())

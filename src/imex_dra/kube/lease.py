@@ -4,7 +4,8 @@ A holder renews; everybody else watches how long the record stays unchanged, by 
 because the clocks of two machines need not agree. A rival may take over `duration` seconds after it first saw
 the record as it is, and it can't see a renewal before it was sent. So a holder that could not renew for
 `deadline` seconds since it *sent* its last good renewal stops; `deadline` is shorter than `duration`, and the
-difference is the time its work has to end before anybody else may start.
+difference is the time its work has to end before anybody else may start. A Lease that somebody deleted still
+binds whoever has seen it, and ends its holder's work; only a candidate that came later can't know of it.
 """
 
 import asyncio
@@ -70,22 +71,26 @@ class LeaderElection:
         await working
 
     async def _acquire(self) -> float:
+        """When the write was sent that made us the holder. One whose answer came too late is made again."""
         while True:
-            sent = self._clock.monotonic()
             try:
-                if await self._take():
+                sent = await self._take()
+                if sent is not None and self._clock.monotonic() - sent < self._timing.deadline:
                     return sent
             except ImexError as error:
                 self._log.warning("can't take part in the election", error=str(error))
             await asyncio.sleep(self._timing.period)
 
-    async def _take(self) -> bool:
+    async def _take(self) -> float | None:
         try:
             self._observe(await self._client.get(LEASES, self._key))
+            write = self._rewrite
         except NotFound:
-            return await self._create()
-        if not self._is_free():
-            return False
+            write = self._create
+        sent = self._clock.monotonic()
+        return sent if self._is_free() and await write() else None
+
+    async def _rewrite(self) -> bool:
         return await self._write(self._record(taking=True))
 
     async def _create(self) -> bool:
@@ -113,6 +118,8 @@ class LeaderElection:
                 continue
             except LostLeadership:
                 raise
+            except NotFound:
+                raise LostLeadership(f"Lease {self._key} was deleted") from None
             except ImexError as error:
                 self._log.warning("renewing failed", error=str(error))
 
@@ -151,7 +158,8 @@ class LeaderElection:
             self._seen, self._seen_at = lease, self._clock.monotonic()
 
     def _is_free(self) -> bool:
-        assert self._seen is not None
+        if self._seen is None:
+            return True
         spec = self._seen.spec
         unchanged = self._clock.monotonic() - self._seen_at
         return spec.holder_identity in ("", self._identity) or unchanged > spec.lease_duration_seconds
