@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-e", "--maxbytes", type=_size, default=1 << 20, metavar="SIZE", help="default: 1M")
     parser.add_argument("-f", "--stepfactor", type=_factor, default=8, metavar="N", help="default: 8")
     parser.add_argument("-n", "--iters", type=_count, default=2, metavar="N", help="default: 2")
+    parser.add_argument("-g", "--ngpus", type=int, choices=[1], default=1, metavar="1", help="GPUs of a rank: one")
     parser.add_argument("-w", "--warmup_iters", type=_count, default=1, metavar="N", help="default: 1")
     options = parser.parse_args(argv)
     plan = Plan(options.minbytes, options.maxbytes, options.stepfactor, options.iters, options.warmup_iters)

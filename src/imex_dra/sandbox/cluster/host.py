@@ -26,8 +26,9 @@ from imex_dra.sandbox.kubelet import program as kubelets
 from imex_dra.sandbox.kubelet.fleet import Member
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.standins import Rule
-from imex_dra.sandbox.kubernetes import driver, kubeconfig
+from imex_dra.sandbox.kubernetes import binaries, driver, kubeconfig, mpioperator
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+from imex_dra.sandbox.kubernetes.mpioperator import MpiOperator
 from imex_dra.sandbox.noderoot import NodeRoot
 from imex_dra.sandbox.process import Process
 from imex_dra.sandbox.racks import SimulatedNode
@@ -57,12 +58,14 @@ class Host:
         self.nodes: Sequence[SimulatedNode] = racks.layout(wish.cluster, number)
         self._running = ExitStack()
         self._killed: set[str] = set()
+        self._operator: MpiOperator | None = None
 
     def start(self, steps: Steps) -> None:
         """From the main thread, which the processes are bound to."""
         count = len(self.nodes)
         with steps.step("real control plane: etcd, kube-apiserver, controller-manager, scheduler"):
             self._start_control_plane()
+            self._install_mpi_operator(steps)
         with steps.step("what the driver needs to know: CRDs, rights, device class"):
             manifests.apply(self._control_plane.kubectl)
         with steps.step(
@@ -71,6 +74,9 @@ class Host:
             self._start_nodes()
         with steps.step(f"{count} nodes Ready" + (" and offering seats" if self._wish.driver else "")):
             self._until_ready()
+        if self._operator:
+            with steps.step("MPI Operator"):
+                self._operator.until_ready()
         self._describe()
 
     def stop(self) -> None:
@@ -118,6 +124,19 @@ class Host:
             self._vital.append(self._process("crew", crew, self._crew_settings()))
             self._start_controller()
             asyncio.run(self._hand_out_tokens())
+        if self._operator:
+            self._vital.append(self._operator.start())
+
+    def _install_mpi_operator(self, steps: Steps) -> None:
+        """Without waiting: it is started when the nodes have been."""
+        if self._wish.hollow:
+            return
+        if binaries.missing([mpioperator.NAME]):
+            steps.say("MPIJobs are unknown here, for want of the MPI Operator: `make kube` builds it")
+            return
+        self._operator = MpiOperator(self._control_plane, self._places.logs)
+        self._running.callback(self._operator.stop)
+        self._operator.install()
 
     def _start_controller(self) -> None:
         token = asyncio.run(tokens.controller(self._places.kubeconfig))
@@ -185,6 +204,7 @@ class Host:
             node.hardware.boot_id,
             pod_network=f"10.{244 + index // 256}.{index % 256}",
             labels=labels(node),
+            gpus=node.profile.gpus,
         )
         token = self._control_plane.identities.token(f"system:node:{node.name}")
         return Member(facts, self._places.node(node.name), token, self._servers[node.name])

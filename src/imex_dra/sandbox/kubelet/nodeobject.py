@@ -31,6 +31,8 @@ class NodeFacts(Struct, frozen=True):
     cpu: int = 144
     memory_gib: int = 960
     pods: int = 110
+    gpus: int = 0
+    """What the device plugin would offer as `nvidia.com/gpu`."""
 
 
 def labels(facts: NodeFacts) -> dict[str, str]:
@@ -55,6 +57,7 @@ def status(facts: NodeFacts, now: datetime, since: dict[tuple[str, str], str], p
         "ephemeral-storage": "1874374728Ki",
         "hugepages-1Gi": "0",
         "hugepages-2Mi": "0",
+        **({"nvidia.com/gpu": str(facts.gpus)} if facts.gpus else {}),
     }
     return {
         "capacity": resources,
