@@ -57,10 +57,13 @@ async def test_a_ctl_that_is_not_there_is_no_answer_and_no_crash() -> None:
     ids=["a process", "a process with a child", "a process that ignores signals"],
 )
 async def test_one_that_hangs_is_given_up_with_all_its_children(script: str, tmp_path: Path) -> None:
-    mark = f"echo $$ > {tmp_path / 'pid'};"
-    async with asyncio.timeout(20):
-        assert await shell(mark + script, limit=0.5).state() is ImexState.UNAVAILABLE
-        group = (tmp_path / "pid").read_text().strip()
+    """On a busy machine it may not even have begun before it is given up: then once more, and with more time."""
+    pid = tmp_path / "pid"
+    for limit in (0.5, 5, 50):
+        if not pid.exists() or not pid.read_text().strip():
+            assert await shell(f"echo $$ > {pid}; {script}", limit=limit).state() is ImexState.UNAVAILABLE
+    group = pid.read_text().strip()
+    async with asyncio.timeout(60):
         while group in groups():
             await asyncio.sleep(0.01)
 
@@ -80,7 +83,7 @@ def groups() -> set[str]:
 
 async def test_a_question_that_nobody_waits_for_any_more_leaves_no_process(tmp_path: Path) -> None:
     question = asyncio.create_task(shell(f"echo $$ > {tmp_path / 'pid'}; exec sleep 600").state())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().endswith("\n"):
             await asyncio.sleep(0.01)
         question.cancel()

@@ -170,14 +170,15 @@ async def test_a_call_that_hangs_keeps_nobody_else_waiting(host: StubHost) -> No
     while not reading.done():
         await asyncio.sleep(0.01)
         turns += 1
-    assert turns > 10
+    assert turns > 2  # one that blocks has none
 
 
 async def test_a_driver_that_answers_again_is_heard(host: StubHost) -> None:
-    hardware = NvmlHardware(host.root, limit=3)
+    hardware = NvmlHardware(host.root, limit=1)
     host.gpus(StubGpu(), also=[f"hang {FABRIC_CALL}"])
     assert (await hardware.read()).fabric.state is BROKEN
     host.gpus(StubGpu())
+    hardware.limit = 60
     assert (await hardware.read()).fabric.state is OK
 
 
@@ -195,7 +196,7 @@ async def test_a_reading_that_is_cancelled_leaves_no_child(host: StubHost) -> No
 def test_a_probe_that_nobody_waits_for_ends_itself(host: StubHost) -> None:
     host.gpus(StubGpu(), also=["hang nvmlInitWithFlags"])
     command = [sys.executable, "-m", "imex_dra.hardware.probe", str(find_library(host.root)), "0"]
-    assert subprocess.run(command, timeout=30, check=False).returncode == -signal.SIGALRM
+    assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGALRM
 
 
 async def test_a_node_without_gpus_offers_nothing_and_is_not_even_asked(host: StubHost) -> None:

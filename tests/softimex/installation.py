@@ -34,7 +34,7 @@ def eventually(condition: Callable[[], object], within: float = 60, seen: Callab
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, f"not within {within:g} s: {seen()}"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 class Node:

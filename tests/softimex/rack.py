@@ -6,34 +6,23 @@ Every rack takes addresses of its own, so that test runs on one machine don't me
 import json
 import os
 import random
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from imex_dra.softimex.domain import Domain, Surroundings, survey
 from imex_dra.softimex.states import LinkState
+from tests.softimex.installation import DIES_WITH_US, eventually
 
-DAEMON = shlex.split(os.environ.get("NVIDIA_IMEX", f"{sys.executable} -m imex_dra.softimex.daemon"))
-CTL = shlex.split(os.environ.get("NVIDIA_IMEX_CTL", f"{sys.executable} -m imex_dra.softimex.ctl"))
-DIES_WITH_US = ["setpriv", "--pdeathsig", "KILL", "--"]
+__all__ = ["DIES_WITH_US", "Node", "Rack", "eventually"]
+
+DAEMON = [sys.executable, "-m", "imex_dra.softimex.daemon"]
+CTL = [sys.executable, "-m", "imex_dra.softimex.ctl"]
 PARTITION = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.1"
 VERSION = "580.95.05"
-
-
-def eventually(
-    condition: Callable[[], object], within: float = 20, seen: Callable[[], object] = lambda: ""
-) -> None:
-    """Wait for a condition; fail, with what was seen instead, when the time is over."""
-    deadline = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within:g} s: {seen()}"
-        time.sleep(0.02)
 
 
 class Node:
@@ -111,7 +100,7 @@ class Node:
         """A start that is expected to end by itself."""
         self.write_config()
         command = [*DAEMON, "-c", str(self.config), *arguments]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
@@ -126,11 +115,11 @@ class Node:
         assert self.process
         process, self.process = self.process, None
         process.send_signal(number)
-        return process.wait(20)
+        return process.wait(60)
 
     def ctl(self, *arguments: str, config: bool = True) -> subprocess.CompletedProcess[str]:
         command = [*CTL, *arguments, *(["-c", str(self.config)] if config else [])]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=20, check=False)
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
 
     def state(self) -> str:
         return self.ctl("-q").stdout
@@ -169,22 +158,22 @@ class Rack:
             node.start()
         self.until_up()
 
-    def domain(self, seconds: float = 2) -> Domain:
+    def domain(self, seconds: float = 5) -> Domain:
         """Every node's own view, asked for from outside the rack, where no cables are cut."""
         hosts = {name: other.address for name, other in zip(self.names, self.nodes, strict=True)}
         return survey(self.names, Surroundings("", hosts, {}, 50005), seconds)
 
-    def matrix(self, seconds: float = 2) -> list[list[LinkState]]:
+    def matrix(self, seconds: float = 5) -> list[list[LinkState]]:
         return [list(node.links) for node in self.domain(seconds).nodes]
 
-    def letters(self, seconds: float = 2) -> list[str]:
+    def letters(self, seconds: float = 5) -> list[str]:
         return ["".join(state.value for state in row) for row in self.matrix(seconds)]
 
-    def until_up(self, within: float = 30) -> None:
-        eventually(lambda: self.domain().state.value == "UP", within, self.letters)
+    def until_up(self) -> None:
+        eventually(lambda: self.domain().state.value == "UP", seen=self.letters)
 
-    def link(self, source: int, target: int) -> LinkState:
-        return self.matrix()[source][target]
+    def until_link(self, source: int, target: int, state: LinkState) -> None:
+        eventually(lambda: self.matrix()[source][target] is state, seen=self.letters)
 
     def close(self) -> None:
         for node in self.nodes:

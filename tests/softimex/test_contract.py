@@ -14,6 +14,8 @@ import pytest
 
 from tests.softimex.installation import COMMAND_PORT, Domain, Node, eventually
 
+pytestmark = pytest.mark.timeout(300)
+
 MakeDomain = Callable[[int], Domain]
 
 

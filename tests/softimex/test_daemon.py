@@ -16,6 +16,8 @@ from imex_dra.softimex.daemon import Options, parse
 from imex_dra.softimex.errors import StartError
 from tests.softimex.rack import CTL, DIES_WITH_US, Node, Rack, eventually
 
+pytestmark = pytest.mark.timeout(300)
+
 MakeRack = Callable[[int], Rack]
 
 

@@ -14,6 +14,8 @@ from imex_dra.softimex.frames import Decoder, Message, encode
 from tests.softimex.rack import Node, Rack
 from tests.softimex.workload import CHANNELS, Workload, give_channels
 
+pytestmark = pytest.mark.timeout(300)
+
 MakeWorkload = Callable[[Node, int | Path], Workload]
 
 
@@ -107,7 +109,7 @@ class Raw:
 
     def __init__(self, node: Node) -> None:
         self._sock = socket.socket(socket.AF_UNIX)
-        self._sock.settimeout(20)
+        self._sock.settimeout(60)
         self._sock.connect(str(node.root / "run/client/imex.sock"))
 
     def call(self, message: Message, descriptor: int | None = None) -> Message:

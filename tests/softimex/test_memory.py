@@ -12,6 +12,8 @@ from imex_dra.softimex.states import LinkState
 from tests.softimex.rack import Node, Rack, eventually
 from tests.softimex.workload import Workload, give_channels
 
+pytestmark = pytest.mark.timeout(300)
+
 MakeRack = Callable[[int], Rack]
 MakeWorkload = Callable[[Node, int | Path], Workload]
 
@@ -196,13 +198,13 @@ class TestLoss:
         exporter.end()
         assert_lost(importer)
         assert_faults(importer)
-        assert pair.link(1, 0) is LinkState.DISCONNECTED
+        pair.until_link(1, 0, LinkState.DISCONNECTED)
 
     def test_without_grace_time_a_lost_daemon_takes_nothing_away(self, pair: Rack, on: MakeWorkload) -> None:
         pair.start()
         _, importer, _ = exchange(on, pair)
         pair.nodes[0].kill()
-        eventually(lambda: pair.link(1, 0) is LinkState.RECOVERING)
+        pair.until_link(1, 0, LinkState.RECOVERING)
         assert importer.read(5) == "hello"
 
     def test_a_cut_beyond_the_grace_time_hurts_nobody_else(self, make_rack: MakeRack, on: MakeWorkload) -> None:

@@ -63,7 +63,7 @@ class Workload:
         """Exit code and last words."""
         if self.process.poll() is None:
             self.process.kill()
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=60)
         return self.process.returncode, errors
 
 

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from imex_dra.api.names import CDI_VENDOR, CHANNEL_DEVICE_DIRECTORY
 from imex_dra.api.nvlinknode import Isolation, IsolationState
+from imex_dra.hardware.hostroot import inside
 
 _TOOLKITS = {
     "etc/nvidia-container-runtime/config.toml": "usr/bin/nvidia-container-runtime",
@@ -63,9 +64,9 @@ def loophole(config: ToolkitConfig) -> str:
 def _toolkits(root: Path) -> Iterator[str]:
     for path, program in _TOOLKITS.items():
         try:
-            config = msgspec.convert(tomllib.loads((root / path).read_text()), ToolkitConfig)
+            config = msgspec.convert(tomllib.loads(inside(root, path).read_text()), ToolkitConfig)
         except FileNotFoundError:
-            if not (root / program).exists():
+            if not inside(root, program).exists():
                 continue
             config = ToolkitConfig()
         except (OSError, ValueError, msgspec.MsgspecError) as error:
@@ -80,14 +81,18 @@ def _toolkits(root: Path) -> Iterator[str]:
 
 def _specs(root: Path) -> Iterator[str]:
     for directory in _CDI:
-        for path in sorted((root / directory).glob("*")):
+        for path in sorted(inside(root, directory).glob("*")):
             ours = path.name.startswith(f"{CDI_VENDOR}-")
-            if not ours and path.suffix in _SPECS and CHANNEL_DEVICE_DIRECTORY in _text(path):
+            if (
+                not ours
+                and path.suffix in _SPECS
+                and CHANNEL_DEVICE_DIRECTORY in _text(inside(root, f"{directory}/{path.name}"))
+            ):
                 yield f"/{directory}/{path.name} offers a channel to every pod that asks for its CDI device"
 
 
 def _device_nodes(root: Path) -> Iterator[str]:
-    for path in sorted((root / CHANNEL_DEVICE_DIRECTORY.lstrip("/")).glob("channel*")):
+    for path in sorted(inside(root, CHANNEL_DEVICE_DIRECTORY).glob("channel*")):
         if _mode(path) & stat.S_IWOTH:
             yield (
                 f"{CHANNEL_DEVICE_DIRECTORY}/{path.name} exists on the host and everybody may open it: the driver"

@@ -15,6 +15,7 @@ import msgspec
 
 from imex_dra.cdi.spec import ContainerEdits
 from imex_dra.hardware.devices import channel_major, channel_node
+from imex_dra.hardware.hostroot import inside
 from imex_dra.hardware.isolation import isolation
 from imex_dra.hardware.kernel import read_kernel
 from imex_dra.hardware.protocol import Reading
@@ -42,7 +43,7 @@ class NvmlHardware:
 
     def __init__(self, root: Path = Path("/"), *, limit: float = LIMIT) -> None:
         self._root = root
-        self._limit = limit
+        self.limit = limit
         self._stuck: asyncio.subprocess.Process | None = None
 
     async def read(self) -> Reading:
@@ -64,7 +65,7 @@ class NvmlHardware:
         return await self._ask(library)
 
     async def _ask(self, library: Path) -> Answer:
-        command = (sys.executable, "-m", "imex_dra.hardware.probe", str(library), str(self._limit))
+        command = (sys.executable, "-m", "imex_dra.hardware.probe", str(library), str(self.limit))
         pipe = asyncio.subprocess.PIPE
         try:
             child = await asyncio.create_subprocess_exec(
@@ -73,7 +74,7 @@ class NvmlHardware:
         except OSError as error:
             return Silent(f"NVML can't be asked: {error.strerror}", faulty=False)
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(self.limit):
                 said, complained = await child.communicate()
         except TimeoutError:
             return _HUNG
@@ -97,8 +98,8 @@ def heard(code: int, said: bytes, complained: bytes) -> Answer:
 
 
 def find_library(root: Path) -> Path | None:
-    places = (root / driver / directory / _LIBRARY for driver in _DRIVERS for directory in _DIRECTORIES)
-    return next((place for place in places if place.exists()), None)
+    places = (f"{driver}/{directory}/{_LIBRARY}" for driver in _DRIVERS for directory in _DIRECTORIES)
+    return next((found for place in places if (found := inside(root, place)).is_file()), None)
 
 
 async def _ended(child: asyncio.subprocess.Process) -> bool:

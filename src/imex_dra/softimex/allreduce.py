@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def reduce_all(
-    channel: Channel, group: Group, plan: Plan, plus: Callable[[memoryview, memoryview], bytes] = ring.add
+    channel: Channel, group: Group, plan: Plan, plus: Callable[[bytes, memoryview], bytes] = ring.add
 ) -> int:
     asked = plan.largest
     plan = plan._replace(largest=min(asked, programs.fair_share(channel, group) // UNIT * UNIT))
