@@ -4,15 +4,18 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.line import Line, line
+from imex_dra.sandbox.kubernetes.certificates import Authority
 from imex_dra.sandbox.kubernetes.progress import Progress
 from imex_dra.softimex import inquiry, memory
 from imex_dra.softimex.errors import SoftImexError
+from tests.softimex.keys import equip
 from tests.softimex.rack import Node, Rack
 from tests.softimex.workload import CHANNELS, give_channels
 
@@ -80,6 +83,24 @@ def domain(progress: Progress) -> Iterator[Line]:
     )
 
 
+def encryption(progress: Progress) -> Iterator[Line]:
+    """Resident memory with mutual TLS: of a daemon alone, and of the largest of 18 that are all connected.
+
+    The yardstick is the same without TLS. The budget is that of a daemon without TLS.
+    """
+    for size, name in ((1, "alone"), (18, "the largest of 18")):
+        progress.show(f"{size} with and without TLS")
+        plain, encrypted = _largest(size, encrypt=False), _largest(size, encrypt=True)
+        yield line(
+            f"soft-nvidia-imex with TLS: resident memory, {name}",
+            encrypted / 1e6,
+            "MB",
+            yardstick=plain / 1e6,
+            yardstick_is="without TLS",
+            at_most=DAEMON_MB,
+        )
+
+
 def exchange(progress: Progress) -> Iterator[Line]:
     """Allocate and export 64 KiB on one node, import it on another, the median of 300 each.
 
@@ -130,7 +151,7 @@ def copy(progress: Progress) -> Iterator[Line]:
     )
 
 
-BENCHMARKS = (daemon, domain, exchange, copy)
+BENCHMARKS = (daemon, domain, encryption, exchange, copy)
 
 
 @contextmanager
@@ -150,6 +171,16 @@ def _rack(size: int) -> Iterator[Rack]:
 
 def _channel(node: Node) -> memory.Channel:
     return memory.open_channel(node.root / CHANNELS / "channel1", node.root / "run/client/imex.sock")
+
+
+def _largest(size: int, *, encrypt: bool) -> int:
+    with _rack(size) as rack, tempfile.TemporaryDirectory() as directory:
+        if encrypt:
+            authority = Authority(Path(directory))
+            for node in rack.nodes:
+                equip(node, authority, rack.names[node.slot])
+        rack.start()
+        return max(_resident(node.pid) for node in rack.nodes)
 
 
 def _start(node: Node) -> None:

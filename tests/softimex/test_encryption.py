@@ -11,7 +11,8 @@ from imex_dra.sandbox.kubernetes.certificates import Authority
 from imex_dra.softimex import nodemap
 from imex_dra.softimex.frames import encode
 from imex_dra.softimex.states import LinkState
-from tests.softimex.rack import VERSION, Node, Rack, eventually
+from tests.softimex.keys import equip
+from tests.softimex.rack import VERSION, Rack, eventually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -21,24 +22,6 @@ MakeRack = Callable[[int], Rack]
 @pytest.fixture(scope="module")
 def authorities(tmp_path_factory: pytest.TempPathFactory) -> list[Authority]:
     return [Authority(tmp_path_factory.mktemp(name)) for name in ("one", "two")]
-
-
-def equip(node: Node, authority: Authority, name: str) -> None:
-    """Keys of its own for a node, in its root."""
-    server = authority.server(f"server-{node.root.parent.name}-{node.slot}", [f"DNS:{name}"])
-    client = authority.client(f"client-{node.root.parent.name}-{node.slot}", name, [])
-    files = {
-        "IMEX_SERVER_KEY": server.key,
-        "IMEX_SERVER_CERT": server.certificate,
-        "IMEX_SERVER_CERT_AUTH": authority.certificate,
-        "IMEX_CLIENT_KEY": client.key,
-        "IMEX_CLIENT_CERT": client.certificate,
-        "IMEX_CLIENT_CERT_AUTH": authority.certificate,
-    }
-    for key, source in files.items():
-        (node.root / key).write_bytes(source.read_bytes())
-    paths = {key: node.root / key for key in files}
-    node.write_config(IMEX_ENABLE_AUTH_ENCRYPTION=1, IMEX_AUTH_SOURCE="FILE", **paths)
 
 
 def test_daemons_with_keys_of_one_authority_connect(make_rack: MakeRack, authorities: list[Authority]) -> None:

@@ -8,6 +8,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from imex_dra.softimex import programs, ring
@@ -78,14 +79,17 @@ def reduce_all(
     return 1 if wrong else 0
 
 
+@lru_cache(maxsize=1)
 def pattern(rank: int, count: int) -> bytes:
     """What a rank contributes: different in every element, small enough for all sums."""
-    return _repeat(array("I", (number + 31 * rank for number in range(min(PERIOD, count)))), count)
+    offset = 31 * rank
+    return _repeat(array("I", range(offset, offset + min(PERIOD, count))), count)
 
 
+@lru_cache(maxsize=1)
 def expected(size: int, count: int) -> bytes:
     offset = 31 * size * (size - 1) // 2
-    return _repeat(array("I", (size * number + offset for number in range(min(PERIOD, count)))), count)
+    return _repeat(array("I", range(offset, offset + size * min(PERIOD, count), size)), count)
 
 
 def count_wrong(got: memoryview, wanted: bytes) -> int:

@@ -122,11 +122,12 @@ class Buffer:
     def read(self, offset: int, size: int) -> bytes:
         self._require(offset, size)
         data = os.pread(self._descriptor, size, offset)
-        self.check()
+        self.check()  # afterwards: what was there before may be gone by now
         return data
 
     def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
         self._require(offset, len(data))
+        self.check()
         os.pwrite(self._descriptor, data, offset)
         self.check()
 
@@ -158,7 +159,8 @@ class Buffer:
             self._mapping.close()
 
     def _require(self, offset: int, size: int) -> None:
-        self.check()
+        if not self._close.alive:
+            self.check()
         if offset < 0 or offset + size > self.size:
             raise CudaError(
                 CudaError.INVALID_VALUE, f"bytes {offset} to {offset + size} of a memory of {self.size}"

@@ -12,6 +12,9 @@ from imex_dra.softimex.config import Config
 from imex_dra.softimex.errors import StartError
 from imex_dra.softimex.journal import Journal
 
+RECORD = 16 * 1024
+"""The longest that TLS has."""
+
 
 class Secured:
     """One side of an encrypted connection."""
@@ -36,9 +39,9 @@ class Secured:
             raise BlockingIOError from None
 
     def receive(self, sock: socket.socket, most: int) -> bytes:
-        """A record is never longer than `most`, so none is left half read inside the library."""
+        """A whole record, so that none is left half read inside the library."""
         try:
-            return sock.recv(most)
+            return sock.recv(min(most, RECORD))
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
         except ssl.SSLEOFError:
