@@ -1,19 +1,21 @@
 """A DRA plugin that does what a test tells it, and remembers what the kubelet asked, in which order and when."""
 
+import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
 
-from imex_dra.dra.proto import dra_pb2, registration_pb2
+from imex_dra.dra.proto import dra_pb2, health_pb2, registration_pb2
 from tests.sandbox.waiting import eventually
 
 PREPARE = "prepare"
 UNPREPARE = "unprepare"
+HEALTH = "v1alpha1.DRAResourceHealth"
 
 
 class Call(NamedTuple):
@@ -41,11 +43,15 @@ class Plugin:
         self.gate = {PREPARE: threading.Event(), UNPREPARE: threading.Event()}
         for gate in self.gate.values():
             gate.set()
+        self.reports: queue.Queue[health_pb2.NodeWatchResourcesResponse | None] = queue.Queue()
         self._server: grpc.Server | None = None
 
     def start(self) -> None:
+        services = [self._registration_service(), self._dra_service()]
+        if HEALTH in self.versions:
+            services.append(self._health_service())
         self._server = grpc.server(ThreadPoolExecutor(8))
-        self._server.add_generic_rpc_handlers((self._registration_service(), self._dra_service()))
+        self._server.add_generic_rpc_handlers(tuple(services))
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         for path in (self.socket, self.registration):
             self._server.add_insecure_port(f"unix:{path}")
@@ -53,6 +59,7 @@ class Plugin:
 
     def stop(self) -> None:
         """gRPC takes the sockets away with the server."""
+        self.reports.put(None)
         for gate in self.gate.values():
             gate.set()
         if self._server is not None:
@@ -119,6 +126,29 @@ class Plugin:
             NodePrepareResources=(prepare, dra_pb2.NodePrepareResourcesRequest),
             NodeUnprepareResources=(unprepare, dra_pb2.NodeUnprepareResourcesRequest),
         )
+
+    def report(self, claim: str, health: health_pb2.HealthStatus, message: str = "", lasts: int = 0) -> None:
+        """Of the one device that a claim has here."""
+        device = health_pb2.DeviceHealth(
+            device=health_pb2.DeviceIdentifier(pool_name="pool", device_name=claim),
+            health=health,
+            message=message,
+            health_check_timeout_seconds=lasts,
+            last_updated_time=int(time.time()),
+        )
+        self.reports.put(health_pb2.NodeWatchResourcesResponse(devices=[device]))
+
+    def _health_service(self) -> grpc.GenericRpcHandler:
+        def watch(request: Any, context: Any) -> Iterator[health_pb2.NodeWatchResourcesResponse]:
+            while (report := self.reports.get()) is not None:
+                yield report
+
+        handler = grpc.unary_stream_rpc_method_handler(
+            watch,
+            request_deserializer=health_pb2.NodeWatchResourcesRequest.FromString,
+            response_serializer=health_pb2.NodeWatchResourcesResponse.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(HEALTH, {"NodeWatchResources": handler})
 
     def _answers(self, kind: str, request: Any, answer: Callable[[str], Any]) -> dict[str, Any]:
         self.calls.append(Call(kind, frozenset(claim.name for claim in request.claims), time.time()))

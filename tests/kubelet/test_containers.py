@@ -83,6 +83,8 @@ def test_always_restarts_and_backs_off(stage: Stage) -> None:
     assert status["state"]["waiting"]["message"].startswith("back-off 10s restarting failed container=c pod=")
     assert pod.phase == "Running"
     assert pod.condition("Ready") == "False"
+    backing_off = f"Back-off restarting failed container c in pod {pod.name}_default({pod.uid})"
+    pod.until(lambda: backing_off in pod.events("BackOff"))
 
 
 def test_init_containers_run_one_after_the_other_before_the_rest(stage: Stage) -> None:
@@ -143,6 +145,77 @@ def test_environment_and_arguments(stage: Stage) -> None:
     assert said == f"hello you at {stage.kubelet.name}: you $(WHO)\n"
 
 
+def test_variables_of_whole_objects(stage: Stage) -> None:
+    name = unique("config")
+    stage.api.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"ONE": "1", "TWO": "2"}})
+    key = {"configMapKeyRef": {"name": name, "key": "none", "optional": True}}
+    said = words(
+        stage,
+        f'echo "$ONE $TWO $C_TWO $BOTH ${{NONE-unset}}" | {SAY}',
+        envFrom=[{"configMapRef": {"name": name}}, {"prefix": "C_", "configMapRef": {"name": name}}],
+        env=[
+            {"name": "ONE", "value": "one"},
+            {"name": "BOTH", "value": "$(ONE)$(TWO)"},
+            {"name": "NONE", "valueFrom": key},
+        ],
+    )
+    assert said == "one 2 2 one2 unset\n"
+
+
+def test_a_variable_without_a_value_keeps_its_container_from_starting(stage: Stage) -> None:
+    name = unique("config")
+    stage.api.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"ONE": "1"}})
+    key = {"configMapKeyRef": {"name": name, "key": "TWO"}}
+    pod = stage.pod(containers=[{**FOR_EVER, "env": [{"name": "X", "valueFrom": key}]}])
+    expected = {
+        "reason": "CreateContainerConfigError",
+        "message": f"couldn't find key TWO in ConfigMap default/{name}",
+    }
+    pod.until(lambda: pod.container()["state"].get("waiting") == expected)
+    pod.until(lambda: f"Error: {expected['message']}" in pod.events("Failed"))
+
+
+def test_a_pod_s_own_host_name(stage: Stage) -> None:
+    script = f'echo "$(hostname) $HOSTNAME" | {SAY}'
+    pod = stage.pod(
+        containers=[container(script)], restartPolicy="Never", hostname="worker-0", subdomain="workers"
+    )
+    pod.until_phase("Succeeded")
+    assert pod.container()["state"]["terminated"]["message"] == "worker-0 worker-0\n"
+
+
+def test_files_have_the_modes_that_are_asked_for(stage: Stage) -> None:
+    name = unique("config")
+    stage.api.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"key": "1", "run": "2"}})
+    volumes = [
+        {"name": "plain", "configMap": {"name": name}},
+        {
+            "name": "chosen",
+            "configMap": {
+                "name": name,
+                "defaultMode": 0o400,
+                "items": [{"key": "key", "path": "key"}, {"key": "run", "path": "bin/run", "mode": 0o755}],
+            },
+        },
+        {
+            "name": "pod",
+            "downwardAPI": {
+                "defaultMode": 0o440,
+                "items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}],
+            },
+        },
+        {"name": "part", "emptyDir": {}},
+    ]
+    mounts = [{"name": volume["name"], "mountPath": f"/v/{volume['name']}"} for volume in volumes[:3]]
+    mounts.append({"name": "part", "mountPath": "/v/part", "subPath": "deep/down"})
+    files = "/v/plain/key /v/chosen/key /v/chosen/bin/run /v/pod/name"
+    script = f"(stat -L -c %a {files}; cat /v/pod/name; echo; touch /v/part/here && ls /v/part) | {SAY}"
+    pod = stage.pod(containers=[container(script, volumeMounts=mounts)], volumes=volumes, restartPolicy="Never")
+    pod.until_phase("Succeeded")
+    said = pod.container()["state"]["terminated"]["message"].split()
+    assert said == ["644", "400", "755", "440", pod.name, "here"]
+
+
 def test_an_empty_directory_is_shared_by_the_containers_of_a_pod(stage: Stage) -> None:
     mounts: dict[str, Any] = {"volumeMounts": [{"name": "shared", "mountPath": "/var/shared/deep"}]}
     pod = stage.pod(
@@ -179,6 +252,10 @@ def test_a_missing_config_map_is_told_and_waited_for(stage: Stage) -> None:
         "FailedMount"
     )
     assert pod.phase == "Pending"
+    stage.api.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"one": "1"}})
+    picky = {"name": "config", "configMap": {"name": name, "items": [{"key": "two", "path": "two"}]}}
+    other = stage.pod(containers=[mounting], volumes=[picky])
+    assert "references non-existent config key: two" in other.until_event("FailedMount")
 
 
 def test_a_command_that_does_not_exist_never_runs(stage: Stage) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imex_dra.sandbox.kubelet.environment import environment, expanded, field
+from imex_dra.sandbox.kubelet.environment import ConfigError, environment, expanded, field
 from imex_dra.sandbox.kubelet.views import Container, EnvSource, EnvVar, KeyReference, Pod, PodMeta, PodSpec
 
 POD = Pod(
@@ -52,3 +52,19 @@ def test_keys_of_objects_and_those_that_are_missing() -> None:
     missing = EnvSource(secret_key_ref=KeyReference("secret", "key", optional=True))
     container = Container("c", env=(EnvVar("A", value_from=there), EnvVar("B", value_from=missing)))
     assert environment(POD, container, ADDRESSES, {("configmap", "config", "key"): "$(A)"}) == {"A": "$(A)"}
+
+
+def test_a_key_that_must_be_there_is_named() -> None:
+    missing = EnvSource(secret_key_ref=KeyReference("secret", "key"))
+    container = Container("c", env=(EnvVar("B", value_from=missing),))
+    with pytest.raises(ConfigError, match=r"^couldn't find key key in Secret ns/secret$"):
+        environment(POD, container, ADDRESSES, {})
+
+
+def test_variables_of_whole_objects_come_first() -> None:
+    container = Container("c", env=(EnvVar("A", "own"), EnvVar("C", "$(A)$(B)")))
+    assert environment(POD, container, ADDRESSES, {}, {"A": "whole", "B": "2"}) == {
+        "A": "own",
+        "B": "2",
+        "C": "own2",
+    }

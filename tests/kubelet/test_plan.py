@@ -61,7 +61,8 @@ def test_who_ran_long_enough_starts_with_a_clean_record() -> None:
 
 def test_a_container_that_must_wait_says_until_when() -> None:
     spec = PodSpec(containers=(ONE,))
-    assert plan(spec, {"one": ended(1, attempt=1, ago=4)}, NOW) == Plan(wake=NOW + timedelta(seconds=6))
+    waits = Plan(held=("one",), wake=NOW + timedelta(seconds=6))
+    assert plan(spec, {"one": ended(1, attempt=1, ago=4)}, NOW) == waits
     assert plan(spec, {"one": ended(1, attempt=1, ago=10)}, NOW) == Plan(start=("one",))
 
 
@@ -112,3 +113,11 @@ def test_nothing_that_runs_is_started_and_no_pod_stands_still(policy: str, runs:
     assert not alive & set(chosen.start)
     assert not (chosen.over and chosen.start)
     assert chosen.over or chosen.start or chosen.wake or alive
+
+
+def test_what_comes_after_a_sidecar_waits_until_it_has_started() -> None:
+    sidecar = Container("beside", restart_policy="Always")
+    spec = PodSpec(init_containers=(sidecar,), containers=(ONE,))
+    runs = {"beside": (Run("id", 0, NOW),)}
+    assert plan(spec, runs, NOW, unstarted={"beside"}) == Plan()
+    assert plan(spec, runs, NOW) == Plan(start=("one",))

@@ -1,5 +1,7 @@
 """Claims are prepared before a pod's first container, and what goes wrong stands in its events word for word."""
 
+import time
+
 import pytest
 
 from tests.kubelet.plugin import PREPARE, UNPREPARE
@@ -125,3 +127,16 @@ def test_a_plugin_that_dies_in_a_call_is_told_of_and_its_successor_asked(stage: 
     pod.nudge()
     pod.until_running()
     assert successor.times(PREPARE, claim) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_driver_has_three_quarters_of_a_minute(stage: Stage) -> None:
+    plugin = stage.registered_plugin()
+    plugin.gate[PREPARE].clear()
+    claim = stage.claim()
+    pod = stage.pod(claim)
+    call = plugin.until(PREPARE, claim)
+    said = pod.until_event(FAILED, within=90)
+    assert time.time() - call.at > 44
+    assert "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded" in said

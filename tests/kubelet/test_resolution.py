@@ -54,3 +54,19 @@ def test_yaml_is_read_too(tmp_path: Path) -> None:
     )
     (node,) = resolve([tmp_path], ["v.io/c=x"]).device_nodes
     assert (node.path, node.major, node.minor, node.file_mode) == ("/dev/x", 238, 7, 0o666)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"hooks": [{"hookName": "createRuntime", "path": "/bin/true"}]},
+        {"additionalGids": [44]},
+        {"netDevices": [{"hostInterfaceName": "eth0", "name": "eth1"}]},
+        {"intelRdt": {"closID": "x"}},
+    ],
+)
+def test_what_can_t_be_done_here_is_refused_by_name(tmp_path: Path, edit: dict[str, Any]) -> None:
+    write(tmp_path / "low", "a.json", "v.io/c", "one", **edit)
+    (kind,) = edit
+    with pytest.raises(Rejected, match=f"v.io/c=one: simulated nodes can't make edits of the kind {kind}$"):
+        resolve([tmp_path / "low"], ["v.io/c=one"])

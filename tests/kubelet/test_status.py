@@ -95,3 +95,19 @@ def test_what_keeps_a_container_from_starting_is_said() -> None:
     trouble = {"c": Waiting("CreateContainerError", "no such device")}
     (told,) = said(pod(), {}, waiting=trouble)["containerStatuses"]
     assert told["state"] == {"waiting": {"reason": "CreateContainerError", "message": "no such device"}}
+
+
+def test_not_ready_before_it_has_started_nor_while_its_probe_fails() -> None:
+    for what in ({"unstarted": frozenset("c")}, {"unready": frozenset("c")}):
+        told = said(pod(main=("c", "d")), {"c": run(), "d": run()}, **what)
+        first, second = told["containerStatuses"]
+        assert (first["ready"], first["started"]) == (False, "unready" in what)
+        assert (second["ready"], second["started"]) == (True, True)
+        assert verdicts(told)["Ready"] == ("False", "ContainersNotReady")
+
+
+def test_a_sidecar_that_has_not_started_keeps_the_pod_from_being_initialised() -> None:
+    sidecar = Container("s", "image", restart_policy="Always")
+    subject = Pod(pod().metadata, PodSpec(init_containers=(sidecar,), containers=pod().spec.containers))
+    assert verdicts(said(subject, {"s": run()}, unstarted=frozenset("s")))["Initialized"][0] == "False"
+    assert verdicts(said(subject, {"s": run()}))["Initialized"][0] == "True"

@@ -45,6 +45,8 @@ class Edits(Struct, frozen=True, rename="camel"):
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Any, ...] = ()
     additional_gids: tuple[int, ...] = field(name="additionalGids", default=())
+    net_devices: tuple[Any, ...] = ()
+    intel_rdt: Any = None
 
     def __add__(self, other: "Edits") -> "Edits":
         return Edits(
@@ -53,7 +55,20 @@ class Edits(Struct, frozen=True, rename="camel"):
             self.mounts + other.mounts,
             self.hooks + other.hooks,
             self.additional_gids + other.additional_gids,
+            self.net_devices + other.net_devices,
+            self.intel_rdt or other.intel_rdt,
         )
+
+    @property
+    def impossible(self) -> list[str]:
+        """Kinds of edits that a container without a runtime's rights can't have."""
+        asked = {
+            "hooks": self.hooks,
+            "additionalGids": self.additional_gids,
+            "netDevices": self.net_devices,
+            "intelRdt": self.intel_rdt,
+        }
+        return [kind for kind, edits in asked.items() if edits]
 
 
 class Device(Struct, frozen=True, rename="camel"):
@@ -87,6 +102,9 @@ def resolve(directories: Sequence[Path], devices: Sequence[str]) -> Edits:
             used.add(id(spec))
             edits += spec.container_edits
         edits += device.container_edits
+    if edits.impossible:
+        kinds = ", ".join(edits.impossible)
+        raise Rejected(f"{', '.join(devices)}: simulated nodes can't make edits of the kind {kinds}")
     return edits
 
 

@@ -5,7 +5,8 @@ all claims; then one call per driver with all of the pod's claims that need it; 
 A claim of several pods is prepared with the first and given back with the last.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 import structlog
 
@@ -13,6 +14,7 @@ from imex_dra.api.meta import Key
 from imex_dra.base.errors import ImexError, NotYet
 from imex_dra.dra.proto import dra_pb2
 from imex_dra.kube.client import Client
+from imex_dra.sandbox.kubelet.health import DeviceKey
 from imex_dra.sandbox.kubelet.ledger import Device, DriverState, Entry, Ledger
 from imex_dra.sandbox.kubelet.plugins import Plugin, Plugins
 from imex_dra.sandbox.kubelet.views import CLAIMS, Container, Pod, PodClaim, ResourceClaim
@@ -67,6 +69,31 @@ class Claims:
                 assert entry is not None
                 devices |= dict.fromkeys(entry.cdi_devices(wanted.request))
         return list(devices)
+
+    def allocated(self, pod: Pod, container: Container) -> list[tuple[str, list[tuple[str, Device]]]]:
+        """The devices of each claim that the container lists, with their drivers."""
+        found = []
+        for wanted in container.resources.claims:
+            entry = self._entry(pod, wanted.name)
+            if entry is not None and (devices := entry.devices(wanted.request)):
+                name = f"claim:{wanted.name}/{wanted.request}" if wanted.request else f"claim:{wanted.name}"
+                found.append((name, devices))
+        return found
+
+    def _entry(self, pod: Pod, claim: str) -> Entry | None:
+        of = next((each for each in pod.spec.resource_claims if each.name == claim), None)
+        with suppress(NotYet):
+            return self._ledger.get(pod.metadata.namespace, claim_name(pod, of) or "") if of else None
+        return None
+
+    def pods_with(self, devices: Collection[DeviceKey]) -> set[str]:
+        """UIDs of those that hold one of these."""
+        return {
+            pod
+            for entry in self._ledger.entries()
+            if any(DeviceKey(d, e.pool_name, e.device_name) in devices for d, e in entry.devices())
+            for pod in entry.pods
+        }
 
     async def _look_up(self, pod: Pod, name: str) -> ResourceClaim:
         try:

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from imex_dra.sandbox.kubelet.views import Container, EnvVar, Pod
+from imex_dra.base.errors import NotYet
+from imex_dra.sandbox.kubelet.views import Container, EnvVar, KeyReference, Pod
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
@@ -12,9 +13,19 @@ Lookup = Mapping[tuple[str, str, str], str]
 """Values of config maps and secrets by kind, name and key."""
 
 
-def environment(pod: Pod, container: Container, addresses: Mapping[str, str], lookup: Lookup) -> dict[str, str]:
-    """In the order given: a variable can refer to those before it."""
-    result: dict[str, str] = {}
+class ConfigError(NotYet):
+    """Something that a container's variables refer to is missing."""
+
+
+def environment(
+    pod: Pod,
+    container: Container,
+    addresses: Mapping[str, str],
+    lookup: Lookup,
+    whole: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """In the order given: a variable can refer to those before it, and to those taken as a whole."""
+    result: dict[str, str] = dict(whole or {})
     for variable in container.env:
         value = _value(pod, variable, addresses, lookup)
         if value is not None:
@@ -57,10 +68,17 @@ def _value(pod: Pod, variable: EnvVar, addresses: Mapping[str, str], lookup: Loo
     if source.field_ref is not None:
         return field(pod, source.field_ref.field_path, addresses)
     if (key := source.config_map_key_ref) is not None:
-        return lookup.get(("configmap", key.name, key.key))
+        return _looked_up(pod, "ConfigMap", key, lookup)
     if (key := source.secret_key_ref) is not None:
-        return lookup.get(("secret", key.name, key.key))
+        return _looked_up(pod, "Secret", key, lookup)
     return None
+
+
+def _looked_up(pod: Pod, kind: str, key: KeyReference, lookup: Lookup) -> str | None:
+    value = lookup.get((kind.lower(), key.name, key.key))
+    if value is None and not key.optional:
+        raise ConfigError(f"couldn't find key {key.key} in {kind} {pod.metadata.namespace}/{key.name}")
+    return value
 
 
 def _listing(words: Mapping[str, str]) -> str:

@@ -28,6 +28,7 @@ from imex_dra.sandbox.kubelet.claims import Claims
 from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox
 from imex_dra.sandbox.kubelet.events import Events
+from imex_dra.sandbox.kubelet.health import DeviceKey, Health
 from imex_dra.sandbox.kubelet.ledger import Ledger
 from imex_dra.sandbox.kubelet.logs import Logs
 from imex_dra.sandbox.kubelet.node import HEARTBEAT, NodeKeeper
@@ -76,15 +77,28 @@ class Kubelet:
         self._runtime = runtime
         self._timing = timing
         self._keeper = NodeKeeper(client, facts, clock, heartbeat=timing.heartbeat)
+        self._health = Health(clock.monotonic, self._health_changed)
         self._plugins = Plugins(
-            self._keeper.wipe_slices, wipe_delay=timing.wipe_delay, call_limit=timing.call_limit
+            self._keeper.wipe_slices,
+            self._health.listen,
+            wipe_delay=timing.wipe_delay,
+            call_limit=timing.call_limit,
         )
         self._registry = Registry(root / "k" / "plugins_registry", self._plugins)
         self._claims = Claims(client, self._plugins, Ledger(root / "k"))
         self._events = Events(client, facts.name, clock)
         desk = OrderDesk(self._claims, Volumes(client), root, facts.address, rules)
         self._ward = Ward(
-            facts, client, self._claims, runtime, desk, self._events, clock, timing.resync, timing.retry
+            facts,
+            client,
+            self._claims,
+            runtime,
+            desk,
+            self._health,
+            self._events,
+            clock,
+            timing.resync,
+            timing.retry,
         )
         self._pods: Store[Pod] = Store()
         self._reflector = Reflector(
@@ -113,7 +127,7 @@ class Kubelet:
         raise AssertionError("none of them ends")
 
     async def _open_door(self, stack: AsyncExitStack) -> int:
-        """The port of its own API; 0 if it has none. (What that takes is loaded only then: 15 MB.)"""
+        """The port of its own API; 0 if it has none. (What that takes is loaded only then: 10 MB.)"""
         if self._tls is None:
             return 0
         from imex_dra.sandbox.kubelet.endpoint import Endpoint
@@ -146,9 +160,13 @@ class Kubelet:
         self._logs.remove(worker.pod)
         del self._workers[worker.pod.uid]
 
+    def _health_changed(self, devices: set[DeviceKey]) -> None:
+        for uid in self._claims.pods_with(devices) & self._workers.keys():
+            self._workers[uid].look_again()
+
     def _container_ended(self, uid: str) -> None:
         if worker := self._workers.get(uid):
-            worker.container_ended()
+            worker.look_again()
 
     async def _reconcile(self, group: asyncio.TaskGroup) -> NoReturn:
         await self._reflector.synced.wait()

@@ -38,11 +38,17 @@ class Entry(Struct, rename="pascal"):
     """A set, as Go writes one."""
     driver_state: dict[str, DriverState] = {}
 
+    def devices(self, request: str = "") -> list[tuple[str, Device]]:
+        """Of one request, or of all, with their drivers."""
+        every = [(driver, d) for driver, state in self.driver_state.items() for d in state.devices or ()]
+        return [
+            (driver, device)
+            for driver, device in every
+            if not (request and device.request_names) or request in (device.request_names or ())
+        ]
+
     def cdi_devices(self, request: str = "") -> list[str]:
-        """Of one request, or of all."""
-        devices = [device for state in self.driver_state.values() for device in state.devices or ()]
-        wanted = [d for d in devices if not (request and d.request_names) or request in (d.request_names or ())]
-        return [name for device in wanted for name in device.cdi_device_ids or ()]
+        return [name for _, device in self.devices(request) for name in device.cdi_device_ids or ()]
 
 
 class _Data(Struct):

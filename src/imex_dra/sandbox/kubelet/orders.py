@@ -4,15 +4,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from imex_dra.base.errors import NotFound, NotYet, Rejected
+from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.kubelet import standins, toolbox, volumes
 from imex_dra.sandbox.kubelet.cdi import DeviceNode, Edits, resolve
 from imex_dra.sandbox.kubelet.claims import Claims
 from imex_dra.sandbox.kubelet.containers import Bind, Order, Sandbox
 from imex_dra.sandbox.kubelet.environment import environment, expanded
+from imex_dra.sandbox.kubelet.references import References
 from imex_dra.sandbox.kubelet.toolbox import Toolbox
-from imex_dra.sandbox.kubelet.views import Container, EnvVar, Pod
-from imex_dra.sandbox.kubelet.volumes import Files, Volumes
+from imex_dra.sandbox.kubelet.views import Container, Pod
+from imex_dra.sandbox.kubelet.volumes import Volumes
 
 _HOME = {"HOME": "/root", "TERM": "xterm"}
 
@@ -29,6 +30,7 @@ class OrderDesk:
         self._host_ip = host_ip
         self._rules = rules
         self._toolbox = Toolbox(root / "bin")
+        self._references = References(files)
 
     async def set_up(self, sandbox: Sandbox) -> None:
         sandbox.directory.mkdir(parents=True, exist_ok=True)
@@ -41,10 +43,11 @@ class OrderDesk:
             edits = resolve(directories, self._claims.cdi_devices(pod, container))
         except Rejected as error:
             raise Rejected(f"failed to create container: CDI device injection failed: {error}") from error
-        lookup = await self._lookup(pod, container)
-        own = environment(pod, container, self._addresses(sandbox), lookup)
+        lookup = await self._references.lookup(pod, container)
+        whole = await self._references.taken_whole(pod, container)
+        own = environment(pod, container, self._addresses(sandbox), lookup, whole)
         given = dict(entry.split("=", 1) for entry in edits.env if "=" in entry)
-        base = {"PATH": toolbox.path(os.environ.get("PATH", os.defpath)), "HOSTNAME": pod.metadata.name, **_HOME}
+        base = {"PATH": toolbox.path(os.environ.get("PATH", os.defpath)), "HOSTNAME": pod.hostname, **_HOME}
         host, port = self._files.server
         base |= {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
         return Order(
@@ -62,32 +65,15 @@ class OrderDesk:
     def _addresses(self, sandbox: Sandbox) -> Mapping[str, str]:
         return {"status.hostIP": self._host_ip, "status.podIP": sandbox.address}
 
-    async def _lookup(self, pod: Pod, container: Container) -> dict[tuple[str, str, str], str]:
-        """All keys of the config maps and secrets that the variables name."""
-        result: dict[tuple[str, str, str], str] = {}
-        for kind, name, optional in dict.fromkeys(s for v in container.env if (s := _source(v))):
-            try:
-                found = await self._object(kind, pod.metadata.namespace, name)
-            except NotFound as error:
-                if optional:
-                    continue
-                raise NotYet(f'{kind} "{name}" not found') from error
-            result |= {(kind, name, key): value.decode(errors="replace") for key, value in found.items()}
-        return result
-
-    async def _object(self, kind: str, namespace: str, name: str) -> Files:
-        fetch = self._files.config_map if kind == "configmap" else self._files.secret
-        return await fetch(namespace, name)
-
     def _mounts(self, container: Container, sandbox: Sandbox) -> list[Bind]:
-        return [
-            Bind(
-                volumes.path(sandbox.directory, mount.name) / mount.sub_path,
-                expanded(mount.mount_path, {}),
-                mount.read_only,
-            )
-            for mount in container.volume_mounts
-        ]
+        """A part of a volume that does not exist yet is made, as a directory."""
+        binds = []
+        for mount in container.volume_mounts:
+            source = volumes.path(sandbox.directory, mount.name) / mount.sub_path
+            if not source.exists():
+                source.mkdir(parents=True)
+            binds.append(Bind(source, mount.mount_path, mount.read_only))
+        return binds
 
     def _edited(self, edits: Edits) -> list[Bind]:
         mounts = [Bind(Path(m.host_path), m.container_path, "ro" in m.options) for m in edits.mounts]
@@ -102,12 +88,3 @@ class OrderDesk:
         if host.exists():
             return host
         raise Rejected(f"failed to create container: device {node.path}: the node has no {stands_for}")
-
-
-def _source(variable: EnvVar) -> tuple[str, str, bool] | None:
-    source = variable.value_from
-    if source is not None and (key := source.config_map_key_ref) is not None:
-        return "configmap", key.name, key.optional
-    if source is not None and (key := source.secret_key_ref) is not None:
-        return "secret", key.name, key.optional
-    return None

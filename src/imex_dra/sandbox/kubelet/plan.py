@@ -16,8 +16,10 @@ FORGIVEN_AFTER = 2 * LONGEST_BACKOFF
 
 class Plan(Struct, frozen=True):
     start: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    """Containers that may start again, but not yet."""
     wake: datetime | None = None
-    """When a container may start again that must not yet."""
+    """When the first of them may."""
     over: bool = False
     """Nothing runs and nothing will."""
 
@@ -75,7 +77,7 @@ def _step(spec: PodSpec, container: Container, runs: Runs, now: datetime) -> Pla
         return Plan(start=(container.name,))
     if run.end is None or not restarts(spec, container, run.end):
         return Plan()
-    return Plan(start=(container.name,)) if due(run) <= now else Plan(wake=due(run))
+    return Plan(start=(container.name,)) if due(run) <= now else Plan(held=(container.name,), wake=due(run))
 
 
 def _is_over(spec: PodSpec, container: Container, runs: Runs) -> bool:
@@ -90,7 +92,10 @@ def _sidecars(spec: PodSpec) -> list[Container]:
 def _merged(plans: list[Plan], *, over: bool = False) -> Plan:
     wakes = [plan.wake for plan in plans if plan.wake is not None]
     return Plan(
-        start=tuple(name for plan in plans for name in plan.start), wake=min(wakes, default=None), over=over
+        start=tuple(name for plan in plans for name in plan.start),
+        held=tuple(name for plan in plans for name in plan.held),
+        wake=min(wakes, default=None),
+        over=over,
     )
 
 

@@ -27,6 +27,7 @@ SERVICES = {
 """As plugins announce them, and as they are called on the wire; newest first. The messages are the same."""
 
 Wipe = Callable[[str], Awaitable[None]]
+Listen = Callable[[str, aio.Channel], Awaitable[None]]
 
 
 def chosen_service(offered: list[str]) -> str:
@@ -74,7 +75,8 @@ class Plugin:
             return await unary(self.channel, self._service, method, answer)(request, timeout=self._limit)
         except aio.AioRpcError as error:
             code = error.code().name.title().replace("_", "")
-            raise NotYet(f"{method}: rpc error: code = {code} desc = {error.details()}") from error
+            why = "context deadline exceeded" if code == "DeadlineExceeded" else error.details()
+            raise NotYet(f"{method}: rpc error: code = {code} desc = {why}") from error
         except asyncio.CancelledError:
             if _is_being_cancelled():
                 raise
@@ -83,12 +85,16 @@ class Plugin:
 
 
 class Plugins:
-    def __init__(self, wipe: Wipe, *, wipe_delay: float = WIPE_DELAY, call_limit: float = CALL_LIMIT) -> None:
+    def __init__(
+        self, wipe: Wipe, listen: Listen, *, wipe_delay: float = WIPE_DELAY, call_limit: float = CALL_LIMIT
+    ) -> None:
+        """`listen` hears of a plugin's devices, if the plugin tells of them."""
         self._wipe = wipe
+        self._listen = listen
         self._delay = wipe_delay
         self._limit = call_limit
         self._plugins: dict[str, list[Plugin]] = {}
-        self._watchers: dict[Plugin, asyncio.Task[None]] = {}
+        self._watchers: dict[Plugin, list[asyncio.Task[None]]] = {}
         self._wipes: dict[str, asyncio.Task[None]] = {}
 
     def get(self, driver: str) -> Plugin:
@@ -97,24 +103,27 @@ class Plugins:
             raise NotYet(f"DRA driver {driver} is not registered")
         return next((plugin for plugin in reversed(plugins) if plugin.connected), plugins[-1])
 
-    def add(self, driver: str, endpoint: str, service: str) -> None:
+    def add(self, driver: str, endpoint: str, service: str, *, tells_health: bool = False) -> None:
         if any(plugin.endpoint == endpoint for plugin in self._plugins.get(driver, ())):
             raise Rejected(f"endpoint {endpoint} already registered for DRA driver plugin {driver}")
         plugin = Plugin(driver, endpoint, service, call_limit=self._limit)
         self._plugins.setdefault(driver, []).append(plugin)
-        self._watchers[plugin] = asyncio.create_task(self._follow(plugin))
+        self._watchers[plugin] = [asyncio.create_task(self._follow(plugin))]
+        if tells_health:
+            self._watchers[plugin].append(asyncio.ensure_future(self._listen(driver, plugin.channel)))
         self._review(driver)
 
     async def remove(self, driver: str, endpoint: str) -> None:
         plugins = self._plugins.get(driver, [])
         for plugin in [plugin for plugin in plugins if plugin.endpoint == endpoint]:
             plugins.remove(plugin)
-            self._watchers.pop(plugin).cancel()
+            for task in self._watchers.pop(plugin):
+                task.cancel()
             await plugin.channel.close()
         self._review(driver)
 
     async def close(self) -> None:
-        tasks = [*self._watchers.values(), *self._wipes.values()]
+        tasks = [*(task for tasks in self._watchers.values() for task in tasks), *self._wipes.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -20,7 +20,9 @@ from imex_dra.base.waiting import first_of
 from imex_dra.sandbox.kubelet.claims import Claims
 from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox, StartFailed
+from imex_dra.sandbox.kubelet.environment import ConfigError
 from imex_dra.sandbox.kubelet.events import Events
+from imex_dra.sandbox.kubelet.health import Health
 from imex_dra.sandbox.kubelet.node import STRATEGIC_PATCH
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
@@ -48,6 +50,7 @@ class Ward:
     claims: Claims
     runtime: Runtime
     desk: OrderDesk
+    health: Health
     events: Events
     clock: Clock
     resync: float = RESYNC
@@ -82,7 +85,8 @@ class PodWorker:
         self.gone.set()
         self._wanted.set()
 
-    def container_ended(self) -> None:
+    def look_again(self) -> None:
+        """Something happened on the node: a container ended, a device is told to be ill."""
         self._ended.set()
 
     async def run(self) -> None:
@@ -178,6 +182,9 @@ class PodWorker:
         now = self.ward.clock.now()
         chosen = plan(self.pod.spec, sandbox.runs, now, prober.unstarted())
         failed = [name for name in chosen.start if not await self._start(sandbox, name)]
+        for name in chosen.held:
+            words = f"Back-off restarting failed container {name} in pod {self.pod.full_name}"
+            self.ward.events.warn(self.pod, "BackOff", words, container=name)
         await self._tell()
         if chosen.over:
             self._over = True
@@ -200,7 +207,8 @@ class PodWorker:
             self._ended.set()
             return True
         except ImexError as error:
-            self._waiting[name] = Waiting("CreateContainerError", str(error))
+            reason = "CreateContainerConfigError" if isinstance(error, ConfigError) else "CreateContainerError"
+            self._waiting[name] = Waiting(reason, str(error))
             events.warn(self.pod, "Failed", f"Error: {error}", container=name)
             return False
         self._waiting.pop(name, None)
@@ -259,6 +267,7 @@ class PodWorker:
             now=self.ward.clock.now(),
             runs=self._runs,
             waiting=self._waiting,
+            devices=self._devices(),
             unstarted=frozenset(self._prober.unstarted() if self._prober else ()),
             unready=frozenset(self._prober.unready() if self._prober else ()),
             host_ip=self.ward.facts.address,
@@ -281,6 +290,12 @@ class PodWorker:
         self._told = fresh
         if written.wish == self.pod.wish:
             self.pod = written
+
+    def _devices(self) -> dict[str, list[Json]]:
+        """By container, how what it claims fares."""
+        claims, health = self.ward.claims, self.ward.health
+        claiming = [container for container in self.pod.spec.containers if container.resources.claims]
+        return {c.name: [health.entry(*each) for each in claims.allocated(self.pod, c)] for c in claiming}
 
 
 def _jittered(seconds: float) -> float:

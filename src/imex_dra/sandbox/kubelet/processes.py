@@ -123,7 +123,7 @@ def _plan(order: Order, scratch: Path, message: Path) -> dict[str, object]:
     return {
         "root": str(scratch / "root"),
         "binds": [(str(b.source), b.target, not b.read_only) for b in binds],
-        "hostname": order.pod.spec.hostname or order.pod.metadata.name,
+        "hostname": order.pod.hostname,
         "directory": order.container.working_dir or "/",
         "argv": order.argv,
         "environment": dict(order.environment),

@@ -15,6 +15,7 @@ from grpc import aio
 from imex_dra.base.errors import ImexError, Rejected
 from imex_dra.dra.proto import registration_pb2
 from imex_dra.kube.backoff import Backoff
+from imex_dra.sandbox.kubelet.health import OFFER
 from imex_dra.sandbox.kubelet.plugins import Plugins, chosen_service, unary
 
 log = structlog.get_logger()
@@ -105,7 +106,7 @@ class Registry:
             words = f"plugin validation failed with err: invalid supported gRPC versions of {whose}: {error}"
             raise type(error)(words) from error
         try:
-            self._plugins.add(info.name, endpoint, service)
+            self._plugins.add(info.name, endpoint, service, tells_health=OFFER in info.supported_versions)
         except ImexError as error:
             raise type(error)(f"plugin registration failed with err: {error}") from error
 

@@ -24,6 +24,8 @@ class Situation(Struct, frozen=True):
     waiting: Mapping[str, Waiting] = {}
     host_ip: str = ""
     pod_ip: str = ""
+    devices: Mapping[str, list[Json]] = {}
+    """How the devices of each container that claims some fare."""
     unstarted: frozenset[str] = frozenset()
     """Containers whose startup probe has not succeeded yet."""
     unready: frozenset[str] = frozenset()
@@ -146,6 +148,7 @@ def _container(pod: Pod, container: Container, situation: Situation, *, init: bo
     run, before = latest(situation.runs, container.name), previous(situation.runs, container.name)
     state = _state(pod, container, situation)
     last = _terminated(run) if "waiting" in state and run is not None else _terminated(before)
+    devices = situation.devices.get(container.name)
     once = init and not container.is_sidecar
     identity = {"containerID": run.id, "imageID": container.image} if run else {"imageID": ""}
     return {
@@ -157,6 +160,7 @@ def _container(pod: Pod, container: Container, situation: Situation, *, init: bo
         "ready": _is_through(container, situation) if once else _is_ready(container.name, situation),
         "started": not once and _is_started(container.name, situation),
         "restartCount": run.attempt if run else 0,
+        **({"allocatedResourcesStatus": devices} if devices else {}),
     }
 
 
@@ -175,9 +179,7 @@ def _state(pod: Pod, container: Container, situation: Situation) -> Json:
 
 
 def _backing_off(pod: Pod, container: Container, run: Run) -> str:
-    meta = pod.metadata
-    whose = f"container={container.name} pod={meta.name}_{meta.namespace}({meta.uid})"
-    return f"back-off {_go_seconds(backoff(run))} restarting failed {whose}"
+    return f"back-off {_go_seconds(backoff(run))} restarting failed container={container.name} pod={pod.full_name}"
 
 
 def _terminated(run: Run | None) -> Json:

@@ -27,6 +27,19 @@ class EnvSource(View, frozen=True):
     secret_key_ref: KeyReference | None = None
 
 
+class ObjectReference(View, frozen=True, gc=False):
+    name: str = ""
+    optional: bool = False
+
+
+class EnvFrom(View, frozen=True):
+    """All keys of one of them."""
+
+    prefix: str = ""
+    config_map_ref: ObjectReference | None = None
+    secret_ref: ObjectReference | None = None
+
+
 class EnvVar(View, frozen=True):
     name: str
     value: str = ""
@@ -77,6 +90,7 @@ class Container(View, frozen=True):
     args: tuple[str, ...] = ()
     working_dir: str = ""
     env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFrom, ...] = ()
     resources: ContainerResources = ContainerResources()
     volume_mounts: tuple[VolumeMount, ...] = ()
     restart_policy: str = ""
@@ -141,6 +155,7 @@ class ProjectedSource(View, frozen=True):
 
 class ProjectedVolume(View, frozen=True):
     sources: tuple[ProjectedSource, ...] = ()
+    default_mode: int = 0o644
 
 
 class EmptyDirVolume(View, frozen=True, gc=False):
@@ -156,6 +171,15 @@ class Volume(View, frozen=True):
     secret: SecretVolume | None = None
     downward_api: DownwardVolume | None = field(name="downwardAPI", default=None)
     projected: ProjectedVolume | None = None
+
+    @property
+    def is_known(self) -> bool:
+        return any((self.empty_dir, self.config_map, self.secret, self.downward_api, self.projected))
+
+    @property
+    def default_mode(self) -> int:
+        sources = (self.config_map, self.secret, self.downward_api, self.projected)
+        return next((source.default_mode for source in sources if source), 0o644)
 
     @property
     def parts(self) -> tuple[ProjectedSource, ...]:
@@ -252,6 +276,15 @@ class Pod(View, frozen=True):
     @property
     def uid(self) -> str:
         return self.metadata.uid
+
+    @property
+    def full_name(self) -> str:
+        """As the kubelet writes it in messages."""
+        return f"{self.metadata.name}_{self.metadata.namespace}({self.uid})"
+
+    @property
+    def hostname(self) -> str:
+        return (self.spec.hostname or self.metadata.name)[:63].rstrip("-.")
 
     @property
     def wish(self) -> tuple[object, ...]:

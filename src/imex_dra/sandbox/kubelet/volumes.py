@@ -1,8 +1,9 @@
 """A pod's volumes as directories on its node: empty ones, and files of config maps, secrets, tokens, the pod."""
 
 import shutil
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from imex_dra.api.meta import Key
 from imex_dra.base.errors import NotFound, NotYet
@@ -12,7 +13,6 @@ from imex_dra.sandbox.kubelet.views import (
     CONFIG_MAPS,
     SECRETS,
     ConfigMapVolume,
-    FileItem,
     Pod,
     ProjectedSource,
     SecretSource,
@@ -20,6 +20,13 @@ from imex_dra.sandbox.kubelet.views import (
 )
 
 Files = dict[str, bytes]
+
+_KNOWN = "emptyDir, configMap, secret, downwardAPI and projected"
+
+
+class File(NamedTuple):
+    content: bytes
+    mode: int
 
 
 class Volumes:
@@ -37,10 +44,12 @@ class Volumes:
                 continue
             files = await self._files(pod, volume, addresses)
             place.mkdir(parents=True)
-            for name, content in files.items():
+            place.chmod(0o777)
+            for name, file in files.items():
                 target = place / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
+                target.write_bytes(file.content)
+                target.chmod(file.mode)
 
     async def config_map(self, namespace: str, name: str) -> Files:
         found = await self._client.get(CONFIG_MAPS, Key(namespace, name))
@@ -49,46 +58,56 @@ class Volumes:
     async def secret(self, namespace: str, name: str) -> Files:
         return dict((await self._client.get(SECRETS, Key(namespace, name))).data)
 
-    async def _files(self, pod: Pod, volume: Volume, addresses: Mapping[str, str]) -> Files:
-        files: Files = {}
-        for part in volume.parts:
-            try:
-                files |= await self._part(pod, part, addresses)
-            except _Missing as error:
-                raise NotYet(f'MountVolume.SetUp failed for volume "{volume.name}" : {error}') from error
+    async def _files(self, pod: Pod, volume: Volume, addresses: Mapping[str, str]) -> dict[str, File]:
+        files: dict[str, File] = {}
+        try:
+            if not volume.is_known:
+                raise _Missing(f"simulated nodes have {_KNOWN} volumes only")
+            for part in volume.parts:
+                files |= await self._part(pod, part, addresses, volume.default_mode)
+        except _Missing as error:
+            raise NotYet(f'MountVolume.SetUp failed for volume "{volume.name}" : {error}') from error
         return files
 
-    async def _part(self, pod: Pod, part: ProjectedSource, addresses: Mapping[str, str]) -> Files:
+    async def _part(
+        self, pod: Pod, part: ProjectedSource, addresses: Mapping[str, str], mode: int
+    ) -> dict[str, File]:
         namespace = pod.metadata.namespace
         if (token := part.service_account_token) is not None:
             issued = await self._client.token(pod, token.audience, token.expiration_seconds)
-            return {token.path: issued.encode()}
+            return {token.path: File(issued.encode(), mode)}
         if (config := part.config_map) is not None:
-            return await self._chosen("configmap", config, self.config_map(namespace, config.name))
+            return await self._chosen("config", config, self.config_map(namespace, config.name), mode)
         if (secret := part.secret) is not None:
-            return await self._chosen("secret", secret, self.secret(namespace, secret.name))
+            return await self._chosen("secret", secret, self.secret(namespace, secret.name), mode)
         if (downward := part.downward_api) is not None:
-            fields = {item.path: item.field_ref.field_path for item in downward.items if item.field_ref}
-            return {name: field(pod, where, addresses).encode() for name, where in fields.items()}
+            fields = [(item, item.field_ref.field_path) for item in downward.items if item.field_ref]
+            return {i.path: File(field(pod, where, addresses).encode(), i.mode or mode) for i, where in fields}
         return {}
 
-    async def _chosen(self, kind: str, source: ConfigMapVolume | SecretSource, content: Awaitable[Files]) -> Files:
+    async def _chosen(
+        self, kind: str, source: ConfigMapVolume | SecretSource, content: Awaitable[Files], mode: int
+    ) -> dict[str, File]:
         try:
-            return chosen(await content, source.items)
+            return chosen(kind, await content, source, mode)
         except NotFound as error:
             if source.optional:
                 return {}
-            raise _Missing(f'{kind} "{source.name}" not found') from error
+            what = "configmap" if kind == "config" else kind
+            raise _Missing(f'{what} "{source.name}" not found') from error
 
 
 class _Missing(NotYet):
     pass
 
 
-def chosen(files: Files, items: Iterable[FileItem]) -> Files:
-    """Those that are listed, under the names that are given; all, if none is."""
-    listed = list(items)
-    return {item.path: files[item.key] for item in listed if item.key in files} if listed else files
+def chosen(kind: str, files: Files, source: ConfigMapVolume | SecretSource, mode: int) -> dict[str, File]:
+    """Those that are listed, under the names and modes that are given; all, if none is."""
+    if not source.items:
+        return {name: File(content, mode) for name, content in files.items()}
+    if (missing := [i.key for i in source.items if i.key not in files]) and not source.optional:
+        raise _Missing(f"references non-existent {kind} key: {missing[0]}")
+    return {i.path: File(files[i.key], i.mode or mode) for i in source.items if i.key in files}
 
 
 def path(directory: Path, volume: str) -> Path:
