@@ -16,10 +16,13 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help env test test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
+.PHONY: help demo env test test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
+
+demo: env ## two simulated racks, a job over 72 GPUs, a stranger who is refused; builds Kubernetes the first time
+	@imex demo $(ARGS)
 
 env: $(VENV)/.ready ## make the Python environment in .venv, from hash-checked pins
 

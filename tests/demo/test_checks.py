@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
-from imex_dra.api.computedomain import ComputeDomain, ComputeDomainStatus, DomainSummary, Readiness
-from imex_dra.api.meta import Condition
+from imex_dra.api.computedomain import ComputeDomain, ComputeDomainStatus, DomainNode, DomainSummary, Readiness
+from imex_dra.api.meta import Condition, ObjectMeta
 from imex_dra.api.nvlinknode import ImexState, NVLinkNode
-from imex_dra.api.nvlinkpartition import Member, MemberState, NVLinkPartition, PartitionState
-from imex_dra.api.views import Node, ResourceClaim
+from imex_dra.api.nvlinkpartition import ChannelState, Member, MemberState, NVLinkPartition, PartitionState
+from imex_dra.api.views import Node, Pod, PodStatus, ResourceClaim
 from imex_dra.picture.observed import Observed
-from imex_dra.sandbox.demo import checks
+from imex_dra.sandbox.demo import checks, mpijob
+from imex_dra.sandbox.demo.memory import CONTENT, Word
 from imex_dra.sandbox.demo.report import Check, ClaimRow
 from tests.controller.claims import claim, configuration, domain
 from tests.picture.test_observed import HERE, THERE, card, node, partition, seats
@@ -94,17 +95,27 @@ def test_every_node_has_to_offer_seats() -> None:
     )
 
 
-def told(status: Readiness, message: str = "") -> ComputeDomain:
+def told(status: Readiness, message: str = "", nodes: int = 2) -> ComputeDomain:
     conditions = (Condition("Ready", "False", "NotConnected", "", message),) if message else ()
-    said = ComputeDomainStatus(status, conditions=conditions, summary=DomainSummary(nodes="18/18"))
+    listed = tuple(DomainNode(f"n{number}", "127.0.0.1", HERE) for number in range(nodes))
+    said = ComputeDomainStatus(
+        status, listed, conditions=conditions, summary=DomainSummary(nodes=f"{nodes}/{nodes}")
+    )
     return msgspec.structs.replace(domain("train"), status=said)
 
 
-def test_a_computedomain_that_is_not_ready_says_why() -> None:
-    assert checks.domain_is_ready(told(Readiness.READY)).ok
-    found = checks.domain_is_ready(told(Readiness.NOT_READY, "n3 is not connected"))
-    assert (found.ok, found.found) == (False, "NotReady, 18/18 nodes, n3 is not connected")
-    assert checks.domain_is_ready(None) == Check("the ComputeDomain is Ready", False, "it is gone")
+@pytest.mark.parametrize(
+    ("found", "good", "words"),
+    [
+        (told(Readiness.READY), True, "Ready, nodes 2/2"),
+        (told(Readiness.READY, nodes=0), False, "Ready, nodes 0/0"),
+        (told(Readiness.READY, nodes=3), False, "Ready, nodes 3/3"),
+        (told(Readiness.NOT_READY, "n1 is not connected"), False, "NotReady, nodes 2/2, n1 is not connected"),
+        (None, False, "it is gone"),
+    ],
+)
+def test_a_computedomain_has_to_be_ready_on_its_nodes(found: ComputeDomain | None, good: bool, words: str) -> None:
+    assert checks.domain_is_ready(found, 2) == Check("the ComputeDomain is Ready", good, words)
 
 
 def held(name: str, on: str, *, pods: tuple[str, ...] = ("p",)) -> ResourceClaim:
@@ -134,7 +145,14 @@ def test_two_channels_of_one_computedomain_in_one_partition_are_none() -> None:
     status = msgspec.structs.replace(twice.status, channels=(*twice.status.channels, second))
     found = checks.row(held("c", "n0"), [msgspec.structs.replace(twice, status=status)])
     assert found.channel is None
-    assert verdicts(checks.claims_are_held([found], 1)) == [True, True, False, True]
+    assert verdicts(checks.claims_are_held([found], 1)) == [True, False, True]
+
+
+def test_a_channel_that_rests_is_no_claim_s() -> None:
+    resting = with_members(partition(HERE, train=1), "n0")
+    entry = msgspec.structs.replace(resting.status.channels[0], state=ChannelState.RESTING)
+    status = msgspec.structs.replace(resting.status, channels=(entry,))
+    assert checks.row(held("c", "n0"), [msgspec.structs.replace(resting, status=status)]).channel is None
 
 
 def deleted(found: ResourceClaim) -> ResourceClaim:
@@ -161,15 +179,15 @@ FINE = (held("a", "n0"), held("b", "n1"))
 @pytest.mark.parametrize(
     ("claims", "good", "words"),
     [
-        (FINE, [True, True, True, True], "2 of 2"),
-        (FINE[:1], [False, False, True, True], "1 of 2"),
-        ((*FINE, held("c", "n0")), [False, True, True, True], "3 of 2"),
-        ((FINE[0], held("b", "n1", pods=())), [False, True, True, True], "1 of 2: b is allocated"),
-        ((FINE[0], claim("b", nodes=())), [False, False, False, False], "1 of 2: b is pending"),
-        ((FINE[0], held("b", "n0")), [True, False, True, True], "2 of 2"),
-        ((FINE[0], held("b", "n2")), [True, True, True, False], "2 of 2"),
-        ((FINE[0], held("b", "n9")), [True, True, False, False], "2 of 2"),
-        ((), [False, False, False, False], "0 of 2"),
+        (FINE, [True, True, True], "2 of 2"),
+        (FINE[:1], [False, True, True], "1 of 2"),
+        ((*FINE, held("c", "n0")), [False, True, True], "3 of 2"),
+        ((*FINE, held("c", "n0", pods=())), [False, True, True], "2 of 2: c is allocated"),
+        ((FINE[0], held("b", "n1", pods=())), [False, True, True], "1 of 2: b is allocated"),
+        ((FINE[0], claim("b", nodes=())), [False, False, False], "1 of 2: b is pending"),
+        ((FINE[0], held("b", "n2")), [True, True, False], "2 of 2"),
+        ((FINE[0], held("b", "n9")), [True, False, False], "2 of 2"),
+        ((), [False, False, False], "0 of 2"),
     ],
 )
 def test_claims_have_to_be_allocated_and_reserved_with_one_channel_in_one_partition(
@@ -180,12 +198,18 @@ def test_claims_have_to_be_allocated_and_reserved_with_one_channel_in_one_partit
     assert found[0].found == words
 
 
+def test_claims_have_to_be_on_nodes_of_their_own() -> None:
+    assert checks.nodes_are_their_own(rows(*FINE), 2).ok
+    shared = checks.nodes_are_their_own(rows(FINE[0], held("b", "n0")), 2)
+    assert (shared.ok, shared.found) == (False, "1 of 2")
+
+
 def test_two_channels_are_named() -> None:
     one, other = (
         ClaimRow("a", ("p",), "allocated,reserved", "n0", HERE, 1),
         ClaimRow("b", ("q",), "allocated,reserved", "n1", HERE, 2),
     )
-    assert checks.claims_are_held([one, other], 2)[2] == Check("one channel", False, "channel 1, 2")
+    assert checks.claims_are_held([one, other], 2)[1] == Check("one channel", False, "channel 1, 2")
     assert checks.channels_differ(one, other).ok
 
 
@@ -207,7 +231,6 @@ def test_another_computedomain_has_to_have_another_channel_in_the_same_partition
         (Observed(nodes=NODES, cards=CARDS, partitions=WHOLE), ""),
         (Observed(domains=[domain("train")]), "no ComputeDomain is left: team/train"),
         (Observed(claims=[held("a", "n0")]), "no claim is left: team/a"),
-        (Observed(cards=[card("n0", held=(3,))]), "no node holds a channel: n0"),
         (Observed(partitions=[partition(HERE, train=5)]), "no channel is assigned: 5"),
     ],
 )
@@ -216,6 +239,80 @@ def test_nothing_may_be_left(left: Observed, failing: str) -> None:
     assert [f"{check.what}: {check.found}" for check in found if not check.ok] == ([failing] if failing else [])
 
 
+def test_no_node_may_have_a_channel_prepared() -> None:
+    assert checks.nodes_are_empty([]).ok
+    left = checks.nodes_are_empty(["r0-n00/run/cdi/imex-dra.io-channel_u.json"])
+    assert (left.ok, left.found) == (False, "r0-n00/run/cdi/imex-dra.io-channel_u.json")
+
+
 def test_a_sentence_names_three_and_counts_the_rest() -> None:
     many = Observed(claims=[held(name, "n0") for name in "abcde"])
     assert checks.nothing_is_left(many)[1].found == "team/a, team/b, team/c and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("said", "good"),
+    [
+        ("channel7\ntrain 7", True),
+        ("channel7\nchannel8\ntrain 7", False),
+        ("channel8\ntrain 7", False),
+        ("channel7\nother 7", False),
+        ("train ", False),
+        ("", False),
+    ],
+)
+def test_a_container_has_its_channel_and_no_other(said: str, good: bool) -> None:
+    found = checks.container_has(said, "train", 7)
+    assert (found.ok, found.found) == (good, said.replace("\n", ", "))
+
+
+def test_a_container_of_a_claim_without_a_channel_has_none() -> None:
+    assert not checks.container_has("channel7\ntrain 7", "train", None).ok
+
+
+@pytest.mark.parametrize(
+    ("word", "let_in", "refused"),
+    [
+        (Word(content=CONTENT.decode()), True, False),
+        (Word(content="something else"), False, False),
+        (Word(code=800, name="CUDA_ERROR_NOT_PERMITTED", why="another channel"), False, True),
+        (Word(code=400, name="CUDA_ERROR_INVALID_HANDLE", why="no such export"), False, True),
+        (Word(code=801, name="CUDA_ERROR_NOT_SUPPORTED", why="the daemon is not READY"), False, False),
+        (Word(code=2, name="CUDA_ERROR_OUT_OF_MEMORY", why="no memory"), False, False),
+        (Word(), False, False),
+    ],
+)
+def test_a_refusal_is_one_for_the_right_reason(word: Word, let_in: bool, refused: bool) -> None:
+    assert (checks.was_let_in(word).ok, checks.was_refused(word).ok) == (let_in, refused)
+
+
+OUTPUT = """\
+#  Rank  0 Group  0 Pid    11 on slot 0 device  0 [soft]
+#  Rank  1 Group  0 Pid    12 on slot 0 device  1 [soft]
+# Out of bounds values : 0 OK
+"""
+
+
+@pytest.mark.parametrize(
+    ("output", "good", "found"),
+    [
+        (OUTPUT, [True, True], ["2 of 2", "0 OK"]),
+        (OUTPUT.replace("0 OK", "3 FAILED"), [True, False], ["2 of 2", "3 FAILED"]),
+        (OUTPUT.replace("Rank  1 Group", "Bank  1 Group"), [False, True], ["1 of 2", "0 OK"]),
+        ("", [False, False], ["0 of 2", "no verdict"]),
+    ],
+)
+def test_the_job_is_judged_by_what_the_all_reduce_says(output: str, good: list[bool], found: list[str]) -> None:
+    verdict = mpijob.judged(output, ranks=2)
+    assert (verdicts(verdict), [check.found for check in verdict]) == (good, found)
+
+
+def test_a_job_knows_its_workers() -> None:
+    job = mpijob.Job(workers=2, slots=4)
+    pods = [
+        Pod(ObjectMeta(name=f"allreduce-worker-{n}"), status=PodStatus(phase))
+        for n, phase in enumerate(["Running", "Pending"])
+    ]
+    pods.append(Pod(ObjectMeta(name="allreduce-launcher-x"), status=PodStatus("Running")))
+    assert job.progress(pods) == "1 of 2 workers run"
+    assert job.ranks == 8

@@ -41,11 +41,13 @@ def node(name: str, labels: dict[str, str] | None = None, *, ready: bool = True)
     return Node(ObjectMeta(name=name, labels=labels or {}), status=status)
 
 
-def card(name: str, partition: str = HERE, held: tuple[int, ...] = ()) -> NVLinkNode:
-    status = NVLinkNodeStatus(
-        fabric=Fabric(FabricState.OK), partition=partition, imex_state=ImexState.READY, held_channels=held
-    )
+def card(name: str, partition: str = HERE) -> NVLinkNode:
+    status = NVLinkNodeStatus(fabric=Fabric(FabricState.OK), partition=partition, imex_state=ImexState.READY)
     return NVLinkNode(ObjectMeta(name=name), status)
+
+
+def pod(name: str, phase: str = "Running", namespace: str = "team") -> Pod:
+    return Pod(ObjectMeta(name=name, namespace=namespace), status=PodStatus(phase))
 
 
 def partition(name: str, **channels: int) -> NVLinkPartition:
@@ -98,17 +100,17 @@ def test_a_tray_tells_seats_claims_and_whether_the_channel_is_there() -> None:
     claims = [
         claim("one", configuration("uid-train"), nodes=("r0-n0",), pods=("p",)),
         claim("two", configuration("uid-train"), nodes=("r0-n0",), pods=("q",)),
-        claim("three", configuration("uid-other"), nodes=("r0-n0",)),
+        claim("three", configuration("uid-other"), nodes=("r0-n0",), pods=("r",)),
         claim("four", nodes=()),
     ]
     found = Observed(
         nodes=[node("r0-n0", {"nvidia.com/gpu.product": "NVIDIA-GB200"})],
-        cards=[card("r0-n0", held=(7,))],
+        cards=[card("r0-n0")],
         partitions=[partition(HERE, train=7, other=8)],
         slices=[seats("r0-n0", 16)],
         claims=claims,
         domains=[OTHER, TRAIN],
-        pods=[Pod(ObjectMeta(name="p"), status=PodStatus("Running"))],
+        pods=[pod("p"), pod("r", "Pending")],
     )
     shown = scene(found, LETTERS)
     (rack,) = shown.racks
@@ -120,24 +122,35 @@ def test_a_tray_tells_seats_claims_and_whether_the_channel_is_there() -> None:
         Domain("A", "team", "train", "NotReady", (Place("r0", 7),)),
         Domain("B", "team", "other", "NotReady", (Place("r0", 8),)),
     )
-    assert shown.tally == Tally((("reserved", 2), ("allocated", 1), ("pending", 1)), (("Running", 1),))
+    assert shown.tally == Tally((("reserved", 3), ("pending", 1)), (("Running", 1), ("Pending", 1)))
 
 
-def test_one_channel_number_in_two_partitions_is_two_channels() -> None:
-    """What a node holds is read in its own partition."""
+@pytest.mark.parametrize(
+    ("pods", "prepared"),
+    [
+        ([pod("p")], True),
+        ([pod("p", "Pending")], False),
+        ([pod("p", "Succeeded")], False),
+        ([pod("p", namespace="elsewhere")], False),
+        ([pod("q")], False),
+        ([], False),
+    ],
+)
+def test_a_channel_is_in_a_container_while_a_pod_of_the_claim_runs(pods: list[Pod], prepared: bool) -> None:
     found = Observed(
-        nodes=[node("r0-n0"), node("r1-n0")],
-        cards=[card("r0-n0", HERE, (1,)), card("r1-n0", THERE, (1,))],
-        partitions=[partition(HERE, train=1), partition(THERE, other=1)],
-        claims=[
-            claim("one", configuration("uid-train"), nodes=("r0-n0",)),
-            claim("two", configuration("uid-train"), nodes=("r1-n0",)),
-        ],
-        domains=[TRAIN, OTHER],
+        nodes=[node("r0-n0")],
+        claims=[claim("one", configuration("uid-train"), nodes=("r0-n0",), pods=("p",))],
+        domains=[TRAIN],
+        pods=pods,
     )
-    first, second = scene(found, LETTERS).racks
-    assert first.trays[0].holdings == (Holding("A", 1, prepared=True),)
-    assert second.trays[0].holdings == (Holding("A", 1, prepared=False),)
+    assert scene(found, LETTERS).racks[0].trays[0].holdings == (Holding("A", 1, prepared),)
+
+
+def test_a_claim_that_is_allocated_and_not_reserved_is_no_channel_in_a_container() -> None:
+    found = Observed(nodes=[node("r0-n0")], claims=[claim("one", configuration("uid-train"), nodes=("r0-n0",))])
+    (tray,) = scene(found, LETTERS).racks[0].trays
+    assert tray.holdings == (Holding("A", 1, prepared=False),)
+    assert scene(found, LETTERS).tally == Tally((("allocated", 1),))
 
 
 def test_a_channel_that_rests_belongs_to_nobody() -> None:

@@ -122,6 +122,12 @@ def test_two_racks_of_eighteen_stand_side_by_side_as_large_as_they_fit(size: tup
     assert "✓ racks" in text
 
 
+def test_racks_rather_stand_side_by_side_than_larger_above_each_other() -> None:
+    lit = tuple(Tray(f"n{number:02}", seats=16, holdings=(Holding("A"),)) for number in range(18))
+    text = shown(Scene((Rack("r0", lit), Rack("r1", lit))), STORY, (100, 60))
+    assert text.count("│ 00 ●◆ ▇▇▇▇▇▇ A ▇▇▇▇▇▇  1/16 │  │ 00 ●◆") == 1
+
+
 def test_two_racks_of_eighteen_fit_into_the_smallest_usual_terminal_with_every_tray() -> None:
     lit = tuple(Tray(f"n{number:02}", seats=16, holdings=(Holding("A"),)) for number in range(18))
     text = shown(Scene((Rack("r0", lit), Rack("r1", lit)), SCENE.domains, SCENE.tally), STORY, (80, 24))

@@ -39,8 +39,8 @@ def test_a_tray_shows_its_node_its_imex_its_seats_and_who_holds_a_channel_there(
 │ 2 ●◆ ░░░░░░ A ░░░░░░  1/16 │
 │ 3 ●◆ ···············  0/16 │
 ╞════ IMEX DEGRADED 5/6 ═════╡
-│ 4 ○◇                  0/-  │
-│ 5 ●✕                  0/-  │
+│ 4 ○◇                       │
+│ 5 ●✕                       │
 ╰────────────────────────────╯"""  # noqa: RUF001
     )
 

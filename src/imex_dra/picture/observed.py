@@ -4,6 +4,7 @@ A rack is an NVLink partition. A node whose partition nobody knows yet stands wi
 that racks don't jump while a cluster starts.
 """
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from imex_dra.api.computedomain import ComputeDomain
+from imex_dra.api.meta import Key, key_of
 from imex_dra.api.names import CLIQUE_LABEL
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import ChannelState, NVLinkPartition
@@ -19,6 +21,8 @@ from imex_dra.controller.observed import claim_nodes, domain_uids
 from imex_dra.picture.scene import Domain, Holding, Place, Rack, Scene, Tally, Tray
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
+RACK_LABEL = "sandbox.imex-dra.io/rack"
+"""On simulated nodes only."""
 _PHASES = ("Running", "Pending", "Succeeded", "Failed", "Unknown")
 _CLAIM_STATES = ("reserved", "allocated", "pending")
 
@@ -48,10 +52,10 @@ def grouping(observed: Observed) -> dict[str, list[Node]]:
     nodes = sorted(observed.nodes, key=lambda node: natural(node.metadata.name))
     known: dict[str, set[str]] = {}
     for node in nodes:
-        known.setdefault(stem(node.metadata.name), set()).add(partitions[node.metadata.name])
+        known.setdefault(_alike(node), set()).add(partitions[node.metadata.name])
     groups: dict[str, list[Node]] = {}
     for node in nodes:
-        alike = stem(node.metadata.name)
+        alike = _alike(node)
         others = known[alike] - {""}
         partition = partitions[node.metadata.name] or (next(iter(others)) if len(others) == 1 else "")
         groups.setdefault(_named(alike, partition, len(others)), []).append(node)
@@ -62,6 +66,10 @@ def _named(alike: str, partition: str, cuts: int) -> str:
     """A rack that is cut into several partitions counts them by their clique."""
     clique = partition.rpartition(".")[2]
     return f"{alike}.{clique}" if cuts > 1 and clique else alike
+
+
+def _alike(node: Node) -> str:
+    return node.metadata.labels.get(RACK_LABEL) or stem(node.metadata.name)
 
 
 def stem(node: str) -> str:
@@ -91,10 +99,11 @@ class _Cast:
         self._cards = {card.metadata.name: card for card in observed.cards}
         self._states = {partition.metadata.name: partition for partition in observed.partitions}
         self._seats = Counter({found.spec.node_name: len(found.spec.devices) for found in observed.slices})
-        self._claims: dict[str, Counter[str]] = {}
+        self._running = {key_of(pod) for pod in observed.pods if pod.status.phase == "Running"}
+        self._claims: dict[tuple[str, str], list[ResourceClaim]] = {}
         for claim in observed.claims:
-            for node in claim_nodes(claim):
-                self._claims.setdefault(node, Counter()).update(domain_uids(claim))
+            for place in itertools.product(claim_nodes(claim), domain_uids(claim)):
+                self._claims.setdefault(place, []).append(claim)
 
     def rack(self, name: str, nodes: Sequence[Node]) -> Rack:
         product = next((node.metadata.labels.get(PRODUCT_LABEL, "") for node in nodes), "")
@@ -122,21 +131,13 @@ class _Cast:
         )
 
     def holdings(self, node: str) -> Iterable[Holding]:
-        held = self._held(node)
-        for uid, claims in sorted(
-            self._claims.get(node, Counter()).items(), key=lambda one: self._letters.get(one[0], "")
-        ):
-            if letter := self._letters.get(uid):
-                yield Holding(letter, claims, prepared=uid in held)
+        """A pod runs when its claims are prepared: its container has the channel."""
+        for letter, uid in sorted((letter, uid) for uid, letter in self._letters.items()):
+            if claims := self._claims.get((node, uid)):
+                yield Holding(letter, len(claims), prepared=any(map(self._is_in_use, claims)))
 
-    def _held(self, node: str) -> set[str]:
-        """The ComputeDomains whose channel the node's card says that it holds."""
-        card = self._cards.get(node)
-        partition = self._states.get(card.status.partition) if card else None
-        if card is None or partition is None:
-            return set()
-        numbers = set(card.status.held_channels)
-        return {one.compute_domain.uid for one in partition.status.channels if one.channel in numbers}
+    def _is_in_use(self, claim: ResourceClaim) -> bool:
+        return any(Key(claim.metadata.namespace, pod) in self._running for pod in claim.pods)
 
     def domains(self, grouped: Mapping[str, Sequence[Node]]) -> tuple[Domain, ...]:
         names = {found.metadata.name: rack for rack, nodes in grouped.items() if (found := self.partition(nodes))}

@@ -11,7 +11,7 @@ class Holding(Struct, frozen=True):
     letter: str
     claims: int = 1
     prepared: bool = True
-    """Whether the node holds the channel for a container, or a seat is allocated and no more."""
+    """Whether a container has the channel, or a seat is allocated and no more."""
 
 
 class Tray(Struct, frozen=True):
@@ -62,6 +62,12 @@ class Scene(Struct, frozen=True):
     racks: tuple[Rack, ...] = ()
     domains: tuple[Domain, ...] = ()
     tally: Tally = Tally()
+
+    @property
+    def lights(self) -> int:
+        """How many times a tray holds a channel."""
+        holdings = (holding for rack in self.racks for tray in rack.trays for holding in tray.holdings)
+        return sum(holding.prepared for holding in holdings)
 
 
 EMPTY = Scene()

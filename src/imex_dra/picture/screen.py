@@ -11,10 +11,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TextIO
 
+from imex_dra.picture.ink import Lines
 from imex_dra.picture.picture import picture
 from imex_dra.picture.scene import Scene, Story
 
 FRAMES_A_SECOND = 8
+_ENOUGH = 60
 
 
 def can_draw(stream: TextIO) -> bool:
@@ -56,3 +58,16 @@ async def drawn(scene: Callable[[], Scene], story: Callable[[], Story], stream: 
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+def shown(scene: Scene, story: Story, below: Lines, stream: TextIO) -> None:
+    """Once, as it stays, with more lines below."""
+    from rich.console import Console
+
+    from imex_dra.picture.paint import painted
+
+    console = Console(file=stream)
+    if scene.racks:
+        lines = picture(scene, story, width=console.width, height=_ENOUGH)
+        console.print(painted(lines), soft_wrap=True, end="\n\n")
+    console.print(painted(below), soft_wrap=True)

@@ -1,6 +1,7 @@
 """Draws racks: a line per tray, lit in the colours of the ComputeDomains whose channels it holds."""
 
 import functools
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -43,13 +44,17 @@ _GAP = 2
 
 
 def racks(shown: Sequence[Rack], room: int, height: int) -> Lines:
-    """As large as they all fit, side by side and then below each other; a line each if nothing else does."""
-    for layout in LAYOUTS:
+    """As large as they all fit, side by side if there is a way; a line each if nothing else does."""
+    for fewest, layout in itertools.product((len(shown), 1), LAYOUTS):
         drawn = [rack(one, layout) for one in shown]
         abreast = (room + _GAP) // (_GAP + max((width(block[0]) for block in drawn), default=1))
-        if abreast and sum(_heights(drawn, abreast)) <= height:
-            return tuple(one for first in range(0, len(drawn), abreast) for one in _row(drawn[first:][:abreast]))
+        if abreast >= max(fewest, 1) and sum(_heights(drawn, abreast)) <= height:
+            return _grid(drawn, abreast)
     return _listed(shown, room, height)
+
+
+def _grid(blocks: Sequence[Lines], abreast: int) -> Lines:
+    return tuple(one for first in range(0, len(blocks), abreast) for one in _row(blocks[first:][:abreast]))
 
 
 def _heights(blocks: Sequence[Lines], abreast: int) -> list[int]:
@@ -101,9 +106,10 @@ def _imex(shown: Tray) -> Span:
 
 
 def _counts(shown: Tray) -> Line:
+    if not shown.seats and not shown.claims:
+        return line(" " * 6)
     used, style = str(shown.claims), "count" if shown.claims else "dim"
-    offered = f"/{shown.seats}" if shown.seats else "/-"
-    return line((f"{used:>3}", style), (f"{offered:<3}", "dim"))
+    return line((f"{used:>3}", style), (f"/{shown.seats:<2}", "dim"))
 
 
 def _body(shown: Tray, room: int) -> Line:

@@ -8,7 +8,9 @@ from imex_dra.api.nvlinkpartition import ChannelState, NVLinkPartition, Partitio
 from imex_dra.api.views import ResourceClaim
 from imex_dra.controller.observed import claim_nodes, domain_uids
 from imex_dra.picture.observed import Observed, is_ready
+from imex_dra.sandbox.demo.memory import CONTENT, Word
 from imex_dra.sandbox.demo.report import Check, ClaimRow
+from imex_dra.softimex.memory import CudaError
 
 RESERVED = "allocated,reserved"
 _NAMED = 3
@@ -49,12 +51,15 @@ def seats_are_offered(observed: Observed, expected: int) -> Check:
     )
 
 
-def domain_is_ready(domain: ComputeDomain | None) -> Check:
+def domain_is_ready(domain: ComputeDomain | None, nodes: int) -> Check:
+    """With that many nodes: without any it is Ready as well."""
+    what = "the ComputeDomain is Ready"
     if domain is None:
-        return Check("the ComputeDomain is Ready", False, "it is gone")
+        return Check(what, False, "it is gone")
     told = next((c.message for c in domain.status.conditions if c.status == "False" and c.message), "")
-    found = ", ".join(filter(None, (domain.status.status.value, f"{domain.status.summary.nodes} nodes", told)))
-    return Check("the ComputeDomain is Ready", domain.status.status is Readiness.READY, found)
+    found = ", ".join(filter(None, (domain.status.status.value, f"nodes {domain.status.summary.nodes}", told)))
+    ready = domain.status.status is Readiness.READY
+    return Check(what, ready and len(domain.status.nodes) == nodes, found)
 
 
 def row(claim: ResourceClaim, partitions: Sequence[NVLinkPartition]) -> ClaimRow:
@@ -86,20 +91,41 @@ def state(claim: ResourceClaim) -> str:
 
 
 def claims_are_held(rows: Sequence[ClaimRow], expected: int) -> list[Check]:
-    """Every claim allocated and reserved, one seat each; all together one channel in one partition."""
+    """Every claim allocated and reserved, and all together one channel in one partition."""
     held = [one for one in rows if one.state == RESERVED]
     other = [f"{one.name} is {one.state}" for one in rows if one.state != RESERVED]
     partitions = sorted({one.partition or "none" for one in rows})
     channels = sorted({"none" if one.channel is None else str(one.channel) for one in rows})
-    nodes = {one.node for one in rows if one.node}
     return [
         Check(f"claims are {RESERVED}", len(held) == expected == len(rows), _of(len(held), expected, other)),
-        Check("each claim is on a node of its own", len(nodes) == expected, _of(len(nodes), expected)),
         Check(
             "one channel", len(channels) == 1 and channels != ["none"], f"channel {', '.join(channels) or 'none'}"
         ),
         Check("one partition", len(partitions) == 1 and partitions != ["none"], ", ".join(partitions) or "none"),
     ]
+
+
+def nodes_are_their_own(rows: Sequence[ClaimRow], expected: int) -> Check:
+    nodes = {one.node for one in rows if one.node}
+    return Check("each claim is on a node of its own", len(nodes) == expected, _of(len(nodes), expected))
+
+
+def container_has(said: str, domain: str, channel: int | None) -> Check:
+    """What a container listed of its devices and printed of its environment."""
+    expected = [f"channel{channel}", f"{domain} {channel}"]
+    found = said.split("\n")
+    return Check("the container has that channel and no other", found == expected, ", ".join(found))
+
+
+def was_let_in(word: Word) -> Check:
+    good = word.content == CONTENT.decode()
+    return Check("a process of the same ComputeDomain on another node reads the memory", good, str(word))
+
+
+def was_refused(word: Word) -> Check:
+    """With the very handle that the other one read by."""
+    good = word.code in (CudaError.NOT_PERMITTED, CudaError.INVALID_HANDLE) and not word.content
+    return Check("a process of another ComputeDomain is refused", good, str(word))
 
 
 def channels_differ(one: ClaimRow, other: ClaimRow) -> Check:
@@ -117,7 +143,6 @@ def channels_differ(one: ClaimRow, other: ClaimRow) -> Check:
 def nothing_is_left(observed: Observed) -> list[Check]:
     domains = [f"{d.metadata.namespace}/{d.metadata.name}" for d in observed.domains]
     claims = [f"{c.metadata.namespace}/{c.metadata.name}" for c in observed.claims]
-    holding = [card.metadata.name for card in observed.cards if card.status.held_channels]
     assigned = [
         str(one.channel)
         for partition in observed.partitions
@@ -127,9 +152,13 @@ def nothing_is_left(observed: Observed) -> list[Check]:
     return [
         Check("no ComputeDomain is left", not domains, _named(domains)),
         Check("no claim is left", not claims, _named(claims)),
-        Check("no node holds a channel", not holding, _named(holding)),
         Check("no channel is assigned", not assigned, _named(assigned)),
     ]
+
+
+def nodes_are_empty(specs: Sequence[str]) -> Check:
+    """By the CDI specs on their disks, without which no container gets a channel."""
+    return Check("no node has a channel prepared", not specs, _named(specs))
 
 
 def _is_whole(partition: NVLinkPartition, members: int) -> bool:

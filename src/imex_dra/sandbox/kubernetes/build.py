@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -61,10 +61,10 @@ RECIPES = {
 }
 
 
-def build() -> None:
-    if binaries.missing(binaries.BUILT):
+def build(names: Sequence[str] = binaries.BUILT) -> None:
+    if binaries.missing(names):
         with _alone():
-            for name in binaries.missing(binaries.BUILT):
+            for name in binaries.missing(names):
                 _build(name, RECIPES[name])
 
 

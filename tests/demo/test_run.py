@@ -1,0 +1,75 @@
+"""The runner: steps are timed, the first that fails ends it, and everything that was checked is reported."""
+
+import pytest
+
+from imex_dra.base.errors import NotYet
+from imex_dra.picture.scene import Progress, Step
+from imex_dra.sandbox.demo.report import Check, StepReport
+from imex_dra.sandbox.demo.run import NotAsItShould, Run
+
+GOOD, BAD = Check("nodes are Ready", True, "2 of 2"), Check("one channel", False, "channel 1, 2")
+
+
+class Hours:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Hours:
+    return Hours()
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def run(clock: Hours, told: list[str]) -> Run:
+    return Run(["racks", "claims"], told.append, clock)
+
+
+def test_steps_are_timed_and_told(run: Run, clock: Hours, told: list[str]) -> None:
+    with run.step("racks"):
+        clock.now += 2.5
+        run.expect(GOOD)
+    report = run.report("/logs")
+    assert (report.steps, report.seconds, report.ok) == ((StepReport("racks", 2.5, (GOOD,)),), 2.5, True)
+    assert told == ["racks ...", "  ok: nodes are Ready: 2 of 2", "racks: 2.5 s"]
+
+
+def test_a_check_that_fails_ends_its_step_with_all_that_was_found(run: Run, told: list[str]) -> None:
+    with pytest.raises(NotAsItShould, match="one channel: channel 1, 2"), run.step("claims"):
+        run.expect(BAD, GOOD)
+    report = run.report("/logs")
+    assert report.steps[0].checks == (BAD, GOOD)
+    assert report.failure == "claims: one channel: channel 1, 2"
+    assert told[1:3] == ["  FAILED: one channel: channel 1, 2", "  ok: nodes are Ready: 2 of 2"]
+
+
+def test_an_error_in_a_step_is_its_failure_in_one_line(run: Run) -> None:
+    with pytest.raises(NotYet), run.step("racks"):
+        raise NotYet("the cluster was not ready within 60 s.\nThe last lines of the log: ...")
+    assert run.report("/logs").failure == "racks: the cluster was not ready within 60 s."
+
+
+def test_an_interrupted_step_is_not_well_done(run: Run) -> None:
+    with pytest.raises(KeyboardInterrupt), run.step("racks"):
+        raise KeyboardInterrupt
+    assert run.report("/logs").failure == "racks: interrupted"
+
+
+def test_the_story_tells_what_is_done_being_done_and_to_come(run: Run, clock: Hours) -> None:
+    with run.step("racks", lambda: "3 of 4 nodes"):
+        clock.now += 1
+        story = run.story("demo")
+    assert story.steps == (Step("racks", Progress.RUNNING, 1.0, "3 of 4 nodes"), Step("claims"))
+    assert run.story("demo").steps == (Step("racks", Progress.DONE, 1.0), Step("claims"))
+    with pytest.raises(NotAsItShould), run.step("claims"):
+        run.expect(BAD)
+    assert run.story("demo").steps[1].progress is Progress.FAILED
+    assert run.story("demo").seconds == 1.0
