@@ -135,6 +135,13 @@ def test_a_rank_that_is_killed_ends_the_others(rack: Rack) -> None:
     assert "rank 2: " in errors
 
 
+def test_ranks_that_never_come_are_named(rack: Rack) -> None:
+    script = "import sys; from imex_dra.softimex import allreduce, ranks; ranks.MEET_SECONDS = 3"
+    codes, _, errors = Job(rack, 3, ["-c", f"{script}; sys.exit(allreduce.main())"], absent=1).end()
+    assert codes == {1}
+    assert re.search(r"rank 0: ranks \[(1, )?2\] did not come within 3 s", errors)
+
+
 def test_a_rank_without_a_channel_says_so(rack: Rack, tmp_path: Path) -> None:
     environment = {**rack.nodes[0].env, "IMEX_CHANNEL_FILE": str(tmp_path / "none")}
     command = [sys.executable, *module("allreduce")]

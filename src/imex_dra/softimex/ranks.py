@@ -14,7 +14,7 @@ from imex_dra.softimex.errors import Malformed, SoftImexError
 from imex_dra.softimex.frames import Decoder, Message, encode
 
 DEFAULT_PORT = "29500"
-MEET_SECONDS = 60.0
+MEET_SECONDS = 120.0
 SILENCE_SECONDS = 120.0
 
 _VARIABLES = {
