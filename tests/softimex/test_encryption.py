@@ -10,7 +10,9 @@ import pytest
 from imex_dra.sandbox.kubernetes.certificates import Authority
 from imex_dra.softimex import nodemap
 from imex_dra.softimex.frames import encode
+from imex_dra.softimex.loop import Loop
 from imex_dra.softimex.states import LinkState
+from imex_dra.softimex.stream import Security, Stream
 from tests.softimex.keys import equip
 from tests.softimex.rack import VERSION, Rack, eventually
 
@@ -78,6 +80,35 @@ def test_a_client_without_a_certificate_of_the_authority_hears_nothing(
         pytest.raises(OSError, match=refusal),
     ):
         ask(sock, encode({"hello": hello}))
+
+
+def test_a_handshake_may_take_longer_than_a_frame() -> None:
+    """On a busy machine; who gave it up early would have all of it to do again, and keep the machine busy."""
+    assert [waits_for(30, None), waits_for(2, None)] == [False, True]
+    assert [waits_for(31, NoSecurity()), waits_for(29, NoSecurity())] == [False, True]
+
+
+def waits_for(seconds: float, security: Security | None) -> bool:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        stream = Stream(Loop(), ours, security)
+        return not stream.overdue(stream.heard_at + seconds)
+
+
+class NoSecurity:
+    """One whose handshake is never over."""
+
+    def secure(self, sock: socket.socket) -> socket.socket:
+        return sock
+
+    def handshake(self, sock: socket.socket) -> None:
+        raise BlockingIOError
+
+    def receive(self, sock: socket.socket, most: int) -> bytes:
+        raise BlockingIOError
+
+    def send(self, sock: socket.socket, data: bytes) -> int:
+        raise BlockingIOError
 
 
 def ask(sock: ssl.SSLSocket, frame: bytes) -> bytes:

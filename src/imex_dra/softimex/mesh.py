@@ -73,7 +73,7 @@ class Incoming(Stream):
         fault = self._mesh.fault_to(self.source)
         self.freeze(fault == DROP)
         self.delay = max(0.0, fault)
-        if self.overdue(now) or now - self.heard_at > 2 * SILENCE_SECONDS:
+        if self.overdue(now) or (self.identity and now - self.heard_at > 2 * SILENCE_SECONDS):
             self.close("it is silent")
 
 

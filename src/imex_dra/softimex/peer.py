@@ -160,8 +160,8 @@ class Peer:
         fault = self.home.fault_to(self.address)
         stream.freeze(fault == DROP)
         stream.delay = max(0.0, fault)
-        if now - stream.heard_at > SILENCE_SECONDS or stream.overdue(now):
-            stream.close(f"it is silent for {SILENCE_SECONDS:g} s")
+        if stream.overdue(now) or (self._greeted and now - stream.heard_at > SILENCE_SECONDS):
+            stream.close(f"it is silent for {now - stream.heard_at:.0f} s")
         elif self._greeted and now - self._pinged_at >= PING_SECONDS:
             self._pinged_at = now
             stream.send({"ping": 1})

@@ -2,8 +2,11 @@
 
 Whoever is at the other end, it can't make us hold more than a frame or two that came in and `OUTBOX` bytes
 that wait to go out, wait longer than `PATIENCE` for the rest of a frame, or fail in any other way than by
-losing this one connection. A connection may be frozen, as if its cable were cut: nothing comes in, nothing
-goes out, nothing is lost, and neither end is told.
+losing this one connection. The first frame of an encrypted one may take longer: a handshake is work, and on a
+busy machine those who give it up early have all of it to do again.
+
+A connection may be frozen, as if its cable were cut: nothing comes in, nothing goes out, nothing is lost, and
+neither end is told.
 """
 
 import os
@@ -18,6 +21,7 @@ from imex_dra.softimex.frames import Decoder, Message, encode
 from imex_dra.softimex.loop import READ, WRITE, Loop
 
 PATIENCE = 3.0
+HANDSHAKE_PATIENCE = 30.0
 OUTBOX = 256 * 1024
 CHUNK = 64 * 1024
 
@@ -51,6 +55,7 @@ class Stream:
         self._waiting_bytes = 0
         self._release_at = 0.0
         self._slow_since: float | None = self.heard_at
+        self._patience = HANDSHAKE_PATIENCE if security else PATIENCE
 
     def opened(self) -> None:
         """The connection stands; by default the other end speaks first."""
@@ -91,7 +96,7 @@ class Stream:
 
     def overdue(self, now: float) -> bool:
         """Whether the other end has kept us waiting for the rest of something for too long."""
-        return self._slow_since is not None and now - self._slow_since > PATIENCE
+        return self._slow_since is not None and now - self._slow_since > self._patience
 
     def close(self, why: str) -> None:
         if not self.alive:
@@ -174,7 +179,7 @@ class Stream:
         messages = self._decoder.feed(data)
         if messages:
             self.heard_at = time.monotonic()
-            self._slow_since = None
+            self._slow_since, self._patience = None, PATIENCE
         for message in messages:
             if self.alive:
                 self.received(message, descriptor)
