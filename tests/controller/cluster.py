@@ -1,6 +1,7 @@
 """Objects on a real API server, and controllers that see of them what they are shown."""
 
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -66,6 +67,8 @@ class Cluster:
         self.tag = uuid.uuid4().hex[:8]
         self.namespace = f"test-{self.tag}"
         self.partition = PartitionId(f"{uuid.uuid4()}.1")
+        self.facts: dict[str, dict[str, Any]] = {}
+        """What each node's card says."""
 
     async def set_up(self) -> "Cluster":
         await self.client.create(NAMESPACES, Namespace(ObjectMeta(name=self.namespace)))
@@ -86,9 +89,17 @@ class Cluster:
         return full
 
     async def card(self, node: str, **facts: Any) -> None:
-        status = card(node, **{"partition": self.partition, "address": "10.0.0.1", **facts}).status
-        patch = {"status": msgspec.to_builtins(status)}
+        self.facts[node] = {"partition": self.partition, "address": "10.0.0.1", **facts}
+        status = card(node, **self.facts[node]).status
+        patch = {"status": {"heldChannels": None, **msgspec.to_builtins(status)}}
         await self.client.patch(NVLINK_NODES, Key("", node), patch, subresource="status")
+
+    async def answer(self) -> None:
+        """Every node answers the latest recall of its partition."""
+        for node, facts in self.facts.items():
+            with suppress(NotFound):
+                record = await self.client.get(NVLINK_PARTITIONS, Key("", facts["partition"]))
+                await self.card(node, **{**facts, "answered": record.status.recall})
 
     async def domain(self, name: str, **facts: Any) -> ComputeDomain:
         wanted = domain_object(name, namespace=self.namespace, **facts)

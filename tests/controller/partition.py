@@ -2,7 +2,14 @@
 
 from imex_dra.api.meta import AnnotatedMeta, ObjectMeta
 from imex_dra.api.names import PartitionId, name_format
-from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState, NVLinkNode, NVLinkNodeStatus
+from imex_dra.api.nvlinknode import (
+    Fabric,
+    FabricState,
+    HeldChannel,
+    ImexState,
+    NVLinkNode,
+    NVLinkNodeStatus,
+)
 from imex_dra.api.nvlinkpartition import (
     ChannelAssignment,
     Member,
@@ -26,6 +33,10 @@ def card(
     state: ImexState = ImexState.UNAVAILABLE,
     applied: int = 0,
     connected: tuple[int, ...] = (),
+    answered: int = 0,
+    held: tuple[HeldChannel, ...] = (),
+    imex_partition: str = "",
+    channel_count: int = 0,
 ) -> NVLinkNode:
     status = NVLinkNodeStatus(
         fabric=Fabric(fabric),
@@ -35,6 +46,10 @@ def card(
         imex_state=state,
         applied_generation=applied,
         connected=connected,
+        answered_recall=answered,
+        held_channels=held,
+        imex_partition=imex_partition,
+        channel_count=channel_count,
     )
     return NVLinkNode(ObjectMeta(name=node, uid=f"uid-{node}", resource_version="1"), status)
 

@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from msgspec import structs
 
-from imex_dra.api.computedomain import ComputeDomain, ComputeDomainSpec, ComputeDomainStatus, DomainPartition
-from imex_dra.api.meta import AnnotatedMeta, ObjectMeta
-from imex_dra.api.nvlinknode import NVLinkNode, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, DomainReference
-from imex_dra.controller.channels import Channels, Want, plan_channels, rebuilt
+from imex_dra.controller.channels import Channels, Want, plan_channels
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 DOMAINS = st.sampled_from("abcdefgh")
@@ -62,8 +59,16 @@ class ChannelsMachine(RuleBasedStateMachine):
         self.fresh_numbers_only(planned, count)
         self.nobody_may_open_all_who_did_not_ask_or_was_refused(before, planned, asked, refused)
         self.who_got_none_could_get_none(planned, {uid for uid, _ in wants} - gone, count)
-        again = plan_channels(planned.assignments, asked, released=gone, refused=refused, count=count, now=EPOCH)
-        assert again == Channels(planned.assignments, (), planned.unserved)
+        again = plan_channels(
+            planned.assignments,
+            asked,
+            released=gone,
+            refused=refused,
+            count=count,
+            now=EPOCH,
+            last=planned.last,
+        )
+        assert again == Channels(planned.assignments, planned.last, (), planned.unserved)
         self.entries = planned.assignments
 
     def nobody_moves(self, before: tuple[ChannelAssignment, ...], planned: Channels, gone: set[str]) -> None:
@@ -112,24 +117,6 @@ def test_the_right_to_open_all_is_taken_away_and_given_back() -> None:
     (taken,) = plan_channels((granted,), (), released=set(), refused={"a"}, count=9, now=EPOCH).assignments
     assert taken == structs.replace(granted, all=False)
     assert plan_channels((taken,), wants, released=set(), count=9, now=EPOCH).assignments == (granted,)
-
-
-def held(name: str, channel: int, partition: str = "p.1") -> ComputeDomain:
-    status = ComputeDomainStatus(partitions=(DomainPartition(partition, channel),))
-    return ComputeDomain(AnnotatedMeta(name=name, namespace="team", uid=name), ComputeDomainSpec(), status)
-
-
-def test_a_lost_record_is_rebuilt_from_what_others_know_and_what_is_contradictory_rests() -> None:
-    domains = [held("a", 1), held("b", 2), held("c", 2), held("d", 5, partition="other.1")]
-    card = NVLinkNode(ObjectMeta(name="n"), NVLinkNodeStatus(held_channels=(1, 7)))
-    entries = rebuilt("p.1", domains, [card], EPOCH)
-    assert [(e.channel, e.state, e.compute_domain.uid) for e in entries] == [
-        (1, ChannelState.ASSIGNED, "a"),
-        (2, ChannelState.RESTING, ""),
-        (7, ChannelState.RESTING, ""),
-    ]
-    planned = plan_channels(entries, [Want(domain(uid)) for uid in "abc"], released=set(), count=9, now=EPOCH)
-    assert [(e.channel, e.compute_domain.uid) for e in planned.assigned] == [(8, "b"), (3, "c")]
 
 
 @given(wants=st.permutations("abcd"))

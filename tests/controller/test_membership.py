@@ -68,7 +68,12 @@ def test_a_card_without_its_node_does_not_join() -> None:
         (MemberState.READY, card("a", slot=0, state=ImexState.WAITING_FOR_RECOVERY), MemberState.NOT_READY),
         (MemberState.NOT_READY, card("a", slot=0, state=ImexState.READY), MemberState.READY),
         (MemberState.READY, card("a", fabric=FabricState.PENDING, partition=""), MemberState.UNKNOWN),
-        (MemberState.READY, card("a", fabric=FabricState.BROKEN), MemberState.UNKNOWN),
+        (MemberState.READY, card("a", fabric=FabricState.BROKEN), MemberState.NOT_READY),
+        (
+            MemberState.READY,
+            card("a", fabric=FabricState.BROKEN, slot=0, state=ImexState.READY),
+            MemberState.NOT_READY,
+        ),
         (MemberState.READY, card("a", fabric=FabricState.NONE, partition=""), MemberState.UNKNOWN),
         (MemberState.UNKNOWN, card("a", slot=0, state=ImexState.READY), MemberState.READY),
         (MemberState.UNKNOWN, card("a"), MemberState.NOT_READY),
@@ -133,11 +138,24 @@ def test_a_node_that_comes_back_before_it_is_forgotten_has_its_slot_again() -> N
     assert planned.generation == 7
 
 
-def test_a_node_that_comes_back_without_a_card_is_in_the_list_again() -> None:
-    roster = Roster((member("a", 0), member("b", 1, LEFT, left=6)), 6)
-    planned, members = plan(roster, ready("a", 0, 6), nodes={"a", "b"})
-    assert members["b"] == member("b", 1, MemberState.UNKNOWN)
-    assert planned.generation == 7
+def test_a_node_that_comes_back_without_a_card_is_on_its_way_out_until_it_has_one() -> None:
+    leaving = member("b", 1, LEFT, left=6)
+    planned, members = plan(Roster((member("a", 0), leaving), 6), ready("a", 0, 5), nodes={"a", "b"})
+    assert (members["b"], planned.generation) == (leaving, 6)
+
+
+def test_who_is_not_admitted_stays_outside_or_on_the_way_out() -> None:
+    leaving = member("b", 1, LEFT, left=6)
+    cards = {"a": ready("a", 0, 5), "b": card("b"), "c": card("c")}
+    planned = plan_members(
+        HERE,
+        Roster((member("a", 0), leaving), 6),
+        slots=4,
+        cards=cards,
+        nodes=cards.keys(),
+        admitted=lambda card: False,
+    )
+    assert planned.members == (member("a", 0), leaving)
 
 
 def test_a_new_address_is_a_new_generation() -> None:

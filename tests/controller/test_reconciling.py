@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import msgspec
 import pytest
 from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key, ObjectMeta, key_of
-from imex_dra.api.nvlinknode import ImexState
+from imex_dra.api.nvlinknode import HeldChannel, ImexState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, MemberState
 from imex_dra.api.views import (
     NODES,
@@ -18,6 +19,7 @@ from imex_dra.api.views import (
     ClaimSpec,
     DeviceRequest,
     ExactRequest,
+    ResourceClaim,
     ResourceClaimTemplate,
     ResourceClaimTemplateSpec,
 )
@@ -31,8 +33,11 @@ pytestmark = pytest.mark.kube
 
 
 async def settle(controllers: Controllers, cluster: Cluster, *domains: ComputeDomain) -> None:
-    await controllers.look()
-    await controllers.partitions.reconcile(cluster.partition)
+    """The controller decides, the nodes answer if they are asked, and the controller decides again."""
+    for _ in range(2):
+        await controllers.look()
+        await controllers.partitions.reconcile(cluster.partition)
+        await cluster.answer()
     for domain in domains:
         await controllers.look()
         await controllers.domains.reconcile(key_of(domain))
@@ -54,7 +59,7 @@ async def test_a_claim_makes_its_computedomain_the_owner_of_a_channel(cluster: C
 async def test_of_two_controllers_that_decide_at_once_the_later_writes_nothing(cluster: Cluster) -> None:
     node, one, two = await cluster.node("a"), await cluster.domain("one"), await cluster.domain("two")
     first = await cluster.controllers()
-    await first.partitions.reconcile(cluster.partition)
+    await settle(first, cluster)
     await cluster.claim(one, node)
     await first.look()
     await cluster.claim(two, node, pod="other")
@@ -72,6 +77,7 @@ async def test_two_controllers_that_meet_a_new_partition_make_one(cluster: Clust
     first, second = await cluster.controllers(), await cluster.controllers()
     await first.partitions.reconcile(cluster.partition)
     await second.partitions.reconcile(cluster.partition)
+    await settle(second, cluster)
     assert len((await cluster.live()).status.members) == 1
 
 
@@ -170,6 +176,99 @@ async def test_a_deleted_node_leaves_and_a_missing_card_does_not(cluster: Cluste
     assert states == {gone: MemberState.LEAVING, silent: MemberState.UNKNOWN}
 
 
+async def conditions(cluster: Cluster) -> dict[str, tuple[str, str]]:
+    found = (await cluster.live()).status.conditions
+    return {condition.type: (condition.status, condition.message) for condition in found}
+
+
+async def end_of(cluster: Cluster, controllers: Controllers, name: str, claim: ResourceClaim) -> None:
+    domain = (await cluster.domains())[name]
+    await cluster.client.delete(COMPUTE_DOMAINS, domain)
+    await cluster.end(claim)
+    await settle(controllers, cluster, domain)
+
+
+async def test_channels_go_round_and_are_used_again_when_the_node_has_let_go(cluster: Cluster) -> None:
+    node = await cluster.node("a", channel_count=3)
+    controllers = await cluster.controllers()
+    await settle(controllers, cluster)
+    given = []
+    for number in range(5):
+        name = f"job-{number}"
+        domain = await cluster.domain(name)
+        claim = await cluster.claim(domain, node, pod=name)
+        for _ in range(2):
+            await settle(controllers, cluster, domain)
+        given += [channel for channel, (who, state) in (await cluster.channels()).items() if who == name]
+        await end_of(cluster, controllers, name, claim)
+    assert given == [1, 2, 1, 2, 1]
+
+
+async def test_a_number_that_a_node_holds_on_to_is_not_given_and_the_partition_says_who(cluster: Cluster) -> None:
+    node = await cluster.node("a", channel_count=2)
+    controllers = await cluster.controllers()
+    first = await cluster.domain("first")
+    claim = await cluster.claim(first, node)
+    await settle(controllers, cluster, first)
+    held = (HeldChannel(cluster.partition, 1, first.metadata.uid),)
+    await cluster.card(node, channel_count=2, held=held, answered=1)
+    await end_of(cluster, controllers, "first", claim)
+    second = await cluster.domain("second")
+    await cluster.claim(second, node, pod="other")
+    for _ in range(3):
+        await settle(controllers, cluster, second)
+    assert await cluster.channels() == {1: ("first", "Resting")}
+    assert (await conditions(cluster))["ChannelsFree"] == (
+        "False",
+        f"of the channels that were given back, 1 can't be used again yet: {node} holds channel 1; bring these"
+        " nodes back, or delete their Node objects",
+    )
+    await cluster.card(node, channel_count=2, answered=2)
+    await settle(controllers, cluster, second)
+    assert await cluster.channels() == {1: ("second", "Assigned")}
+    assert (await conditions(cluster))["ChannelsFree"][0] == "True"
+
+
+async def test_a_node_that_brings_channels_of_another_partition_is_drained_first(cluster: Cluster) -> None:
+    await cluster.node("a")
+    controllers = await cluster.controllers()
+    domain = await cluster.domain("one")
+    held = (HeldChannel("another.1", 4, domain.metadata.uid),)
+    moved = await cluster.node("b", held=held, address="10.0.0.2")
+    await cluster.claim(domain, moved, pod="rank-0")
+    await settle(controllers, cluster)
+    assert moved not in {m.node for m in (await cluster.live()).status.members}
+    status, message = (await conditions(cluster))["NodesAdmitted"]
+    assert status == "False"
+    assert f"pods {cluster.namespace}/rank-0 (channel 4 of another.1); delete the pods that use them" in message
+    await cluster.card(moved, address="10.0.0.2")
+    await settle(controllers, cluster)
+    assert moved in {m.node for m in (await cluster.live()).status.members}
+    assert (await conditions(cluster))["NodesAdmitted"][0] == "True"
+
+
+async def test_a_record_restored_from_a_backup_is_completed_before_anything_is_given(cluster: Cluster) -> None:
+    node, late = await cluster.node("a"), await cluster.node("b", address="10.0.0.2")
+    one = await cluster.domain("one")
+    controllers = await cluster.controllers()
+    await settle(controllers, cluster)
+    backup = await cluster.live()
+    await cluster.claim(one, node)
+    await settle(controllers, cluster, one)
+    await cluster.card(node, answered=5, held=(HeldChannel(cluster.partition, 1, one.metadata.uid),))
+    restored = {"status": msgspec.to_builtins(backup.status) | {"channels": None, "lastChannel": None}}
+    await cluster.client.patch(NVLINK_PARTITIONS, key_of(backup), restored, subresource="status")
+    two = await cluster.domain("two")
+    await cluster.claim(two, node, pod="other")
+    await controllers.look()
+    await controllers.partitions.reconcile(cluster.partition)
+    assert await cluster.channels() == {1: ("one", "Assigned")}
+    assert set((await cluster.live()).status.awaited) == {node, late}
+    assert (await cluster.live()).status.recall == 6
+    await settle(controllers, cluster)
+    assert await cluster.channels() == {1: ("one", "Assigned"), 2: ("two", "Assigned")}
+
+
 async def test_a_record_that_was_lost_is_made_again_as_it_was(cluster: Cluster) -> None:
     facts = {"state": ImexState.READY, "connected": (1,)}
     node = await cluster.node("a", **facts)
@@ -179,6 +278,7 @@ async def test_a_record_that_was_lost_is_made_again_as_it_was(cluster: Cluster) 
     controllers = await cluster.controllers()
     await settle(controllers, cluster, domain)
     await cluster.card(node, slot=1, applied=41, **facts)
+    await cluster.answer()
     lost = await cluster.live()
     await cluster.client.patch(NVLINK_PARTITIONS, key_of(lost), {"metadata": {"finalizers": None}})
     await cluster.client.delete(NVLINK_PARTITIONS, lost)

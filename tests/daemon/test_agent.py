@@ -2,11 +2,13 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.imex.link import DaemonState
+from imex_dra.imex.membership import farewell
 from imex_dra.softimex import memory
 from tests.daemon.node import HARDWARE, PARTITION, Node, Rack, eventually
 
@@ -190,3 +192,29 @@ def open_channel(node: Node) -> memory.Channel:
     channel = node.root.path / "dev/nvidia-caps-imex-channels/channel5"
     channel.touch(mode=0o666)
     return memory.open_channel(channel, node.root.path / "run/client/imex.sock")
+
+
+async def test_a_node_that_has_moved_ends_its_daemon_and_starts_it_where_it_is_taken_in(
+    rack: Rack, node: Node
+) -> None:
+    async with node.running(), node.speaker() as speaker:
+        await speaker.tell(rack.membership(0, 0))
+        await speaker.until_ready(0)
+        first = child(node)
+        await speaker.tell(farewell(PARTITION))
+        await speaker.tell(farewell("7b968a6d.2"))
+        left = await speaker.until(lambda state: state.partition == "")
+        assert left == DaemonState()
+        assert not Path(f"/proc/{first}").exists()
+        assert not (node.directory / "membership.json").exists()
+        await speaker.tell(rack.membership(0, 0, partition="7b968a6d.2"))
+        assert (await speaker.until_ready(0)).partition == "7b968a6d.2"
+        assert all(state.partition == PARTITION for state in speaker.heard[1 : speaker.heard.index(left)])
+
+
+async def test_an_agent_that_is_idle_has_nothing_to_leave(rack: Rack, node: Node) -> None:
+    async with node.running() as agent, node.speaker() as speaker:
+        await speaker.tell(farewell("7b968a6d.2"))
+        await speaker.tell(rack.membership(0, 0))
+        await speaker.until_ready(0)
+        assert not agent.done()

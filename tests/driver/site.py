@@ -54,7 +54,16 @@ class Site:
         for name, node in self.drivers.items():
             node.start(healthy(name))
         self.until(lambda: len(self.kubectl.get("resourceslices")["items"]) == len(self.drivers))
-        self.until(lambda: self.partition()["status"]["summary"]["state"] == "UP")
+        self.until(lambda: all(self.is_whole(partition) for partition in (RACK_A, RACK_B)))
+
+    def is_whole(self, partition: str) -> bool:
+        """Every member is ready, and its card says that it is connected with all others: nothing is on its way."""
+        status = self.partition(partition)["status"]
+        slots = {member["node"]: member["slot"] for member in status.get("members", [])}
+        connected = {node: set(self.card(node).get("connected", ())) for node in slots}
+        return status["summary"]["state"] == "UP" and all(
+            connected[node] >= set(slots.values()) - {slot} for node, slot in slots.items()
+        )
 
     def stop(self) -> None:
         self.controller.stop()
@@ -77,6 +86,19 @@ class Site:
     def partition(self, name: str = RACK_A) -> dict[str, Any]:
         found: dict[str, Any] = self.kubectl.get("nvlinkpartition", name)
         return found
+
+    def card(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.kubectl.get("nvlinknode", name)["status"]
+        return found
+
+    def member_names(self, partition: str = RACK_A) -> list[str]:
+        """Those that are there to stay."""
+        members = self.partition(partition)["status"].get("members", [])
+        return [member["node"] for member in members if member["state"] != "Leaving"]
+
+    def partition_condition(self, kind: str, partition: str = RACK_A) -> dict[str, Any]:
+        conditions = self.partition(partition)["status"].get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {})
 
     def members(self) -> list[tuple[str, int, str]]:
         status = self.partition()["status"]
@@ -110,6 +132,16 @@ class Site:
             kubelet.start()
 
     @contextmanager
+    def hardware(self, name: str, **changes: Any) -> Iterator[None]:
+        """The node's hardware is another one for a while."""
+        root = self.drivers[name].root
+        root.write_hardware(changed(healthy(name), **changes))
+        try:
+            yield
+        finally:
+            root.write_hardware(healthy(name))
+
+    @contextmanager
     def without_controller(self) -> Iterator[None]:
         self.controller.stop()
         try:
@@ -129,8 +161,12 @@ class Site:
         times = [e["timestamp"] for e in entries if (e["event"], e.get("claim")) == (event, claim)]
         return [datetime.fromisoformat(time) for time in times]
 
+    def offering(self) -> set[str]:
+        """Nodes with seats."""
+        return {found["spec"]["nodeName"] for found in self.kubectl.get("resourceslices")["items"]}
+
     def until_seats(self, name: str) -> None:
-        self.until(lambda: any(s["spec"]["nodeName"] == name for s in self.kubectl.get("resourceslices")["items"]))
+        self.until(lambda: name in self.offering())
 
 
 def healthy(name: str) -> HardwareFile:

@@ -101,3 +101,46 @@ def test_a_broken_fabric(site: Site, team: Team) -> None:
     root.write_hardware(healthy("a1"))
     site.until_seats("a1")
     team.until_running_again("p")
+
+
+@pytest.mark.slow
+def test_with_the_default_patience_the_sentence_comes_before_the_kubelet_gives_up(site: Site, team: Team) -> None:
+    """40 s against the kubelet's 45: a driver that is later is quoted as "context deadline exceeded"."""
+    driver = site.drivers["a1"]
+    registrations = site.registrations("a1")
+    patient = driver.node_program("imex-node-patient", flags=())
+    driver.program.stop()
+    patient.start()
+    try:
+        site.until(lambda: site.registrations("a1") > registrations)
+        site.until_seats("a1")
+        team.domain("waiting")
+        with site.without_controller():
+            team.pod("p", "a1", template="waiting")
+            message = team.failure("p", within=180)
+        assert f"ComputeDomain {team.name}/waiting has no channel in NVLink partition {RACK_A} yet" in message
+        assert 40 <= waited_for(message) < 45
+        team.delete("pod", "p")
+        site.until_nothing_prepared()
+    finally:
+        patient.stop()
+        driver.program.start()
+    site.until(lambda: site.registrations("a1") > registrations + 1)
+
+
+def test_a_wait_ends_with_its_domain(site: Site, team: Team) -> None:
+    team.domain("short-lived")
+    with site.without_controller():
+        team.pod("p", "a0", template="short-lived")
+        (claim,) = waiting_claims(site, team)
+        site.until(lambda: bool(site.said("a0", "preparing", f"{team.name}/{claim}")))
+        patch = '-p={"metadata":{"finalizers":null}}'
+        team.kubectl("patch", "computedomain", "short-lived", "--type=merge", patch)
+        team.kubectl("delete", "computedomain", "short-lived")
+        message = team.failure("p")
+    assert f"namespace {team.name} has none with this UID: it was deleted or made anew" in message
+
+
+def waiting_claims(site: Site, team: Team) -> list[str]:
+    site.until(lambda: bool(team.get("resourceclaims")["items"]))
+    return [claim["metadata"]["name"] for claim in team.get("resourceclaims")["items"]]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.node.desk import Desk
+from tests.node.facts import PARTITION
 from tests.node.prepared import prepared
 
 CALLS = [(os, name) for name in ("open", "close", "fchmod", "chmod", "rename", "unlink", "mkdir", "fdopen")] + [
@@ -29,17 +30,17 @@ class Deed(NamedTuple):
 
 
 def a_neighbour(desk: Desk) -> None:
-    desk.ledger().enter(prepared("neighbour", channel=1, domain="other"), since=0)
+    desk.enter(prepared("neighbour", channel=1, domain="other"), since=0)
 
 
 def prepared_before(desk: Desk) -> None:
     a_neighbour(desk)
-    desk.ledger().enter(prepared("c1", channel=7), since=0)
+    desk.enter(prepared("c1", channel=7), since=0)
 
 
 def prepared_before_a_reboot(desk: Desk) -> None:
     a_neighbour(desk)
-    desk.ledger().enter(prepared("c1", channel=5, boot_id="boot-0"), since=0)
+    desk.enter(prepared("c1", channel=5, boot_id="boot-0"), since=0)
 
 
 def prepared_before_a_driver_reload(desk: Desk) -> None:
@@ -59,11 +60,12 @@ def left_in_the_middle(desk: Desk) -> None:
 
 
 DEEDS = {
-    "enter": Deed(a_neighbour, lambda desk: desk.ledger().enter(prepared("c1", channel=7), since=0)),
-    "enter-first": Deed(lambda desk: None, lambda desk: desk.ledger().enter(prepared("c1", channel=7), since=0)),
+    "enter": Deed(a_neighbour, lambda desk: desk.enter(prepared("c1", channel=7), since=0)),
+    "enter-first": Deed(lambda desk: None, lambda desk: desk.enter(prepared("c1", channel=7), since=0)),
     "enter-after-reboot": Deed(
-        prepared_before_a_reboot, lambda desk: desk.ledger().enter(prepared("c1", channel=7), since=0)
+        prepared_before_a_reboot, lambda desk: desk.enter(prepared("c1", channel=7), since=0)
     ),
+    "promise": Deed(prepared_before, lambda desk: desk.ledger().promise(PARTITION, 4)),
     "strike": Deed(prepared_before, lambda desk: desk.ledger().strike("c1")),
     "mend": Deed(prepared_before_a_driver_reload, lambda desk: desk.ledger().mend(prepared("c1", channel=7))),
     "rebuild": Deed(prepared_and_spoilt, lambda desk: desk.ledger().read()),

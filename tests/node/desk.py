@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from imex_dra.cdi.directory import Directory
 from imex_dra.hardware.simulated import HardwareFile, SimulatedHardware
-from imex_dra.node.checkpoint import Checkpoint, CheckpointFile
+from imex_dra.node.checkpoint import Checkpoint, CheckpointFile, PreparedClaim
 from imex_dra.node.ledger import Ledger
 from imex_dra.sandbox.noderoot import NodeRoot
 from tests.node.facts import NODE
@@ -25,6 +26,11 @@ class Desk:
         """A new one, as after a restart."""
         hardware = SimulatedHardware(self.root.path)
         return Ledger(NODE, CheckpointFile(self.checkpoint), Directory(self.cdi), hardware, channel_count=8)
+
+    def enter(self, claim: PreparedClaim, since: int = 0, recall: int = 1000) -> None:
+        """As a prepare would that began after unprepare `since`, with a grant of this recall."""
+        ledger = self.ledger()
+        ledger.enter(claim, structs.replace(ledger.read(), calls=since), recall)
 
     def stored(self) -> Checkpoint:
         return CheckpointFile(self.checkpoint).load()

@@ -19,7 +19,7 @@ from imex_dra.api.nvlinkpartition import (
 )
 from imex_dra.hardware.protocol import Reading
 from imex_dra.imex.link import DaemonState
-from imex_dra.node.readiness import Knowledge
+from imex_dra.node.readiness import Knowledge, place_of
 
 NODE = "n1"
 PARTITION = PartitionId("7b968a6d.1")
@@ -55,7 +55,7 @@ def partition(
     )
 
 
-HEALTHY = Knowledge(NODE, READING, DAEMON, partition(member(), member("n2", 1), channels=(assigned(),)))
+HEALTHY = Knowledge(NODE, READING, DAEMON, partition(member(), member("n2", 1), channels=(assigned(),)), PARTITION)
 
 
 def reading(state: FabricState, reason: str = "") -> Reading:
@@ -71,4 +71,5 @@ def daemon(state: ImexState = ImexState.READY, **facts: Any) -> DaemonState:
 
 def but(**facts: Any) -> Knowledge:
     """Everything is well, but for these facts."""
-    return structs.replace(HEALTHY, **facts)
+    place = place_of(facts.get("reading", READING), PARTITION)
+    return structs.replace(HEALTHY, **{"place": place, **facts})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imex_dra.node.checkpoint import Checkpoint, CheckpointFile, Unreadable
+from imex_dra.node.checkpoint import Checkpoint, CheckpointFile, PreparedClaim, Unreadable
 from tests.node.prepared import prepared
 
 WORDS = st.text(max_size=8)
@@ -21,8 +21,10 @@ CHECKPOINTS = st.builds(
     st.lists(CLAIMS, max_size=3).map(lambda claims: {claim.uid: claim for claim in claims}),
     st.integers(0, 2**53),
     st.dictionaries(WORDS, st.integers(0, 2**53), max_size=3),
+    st.dictionaries(WORDS, st.integers(0, 2**53), max_size=3),
+    era=st.just("an era"),
 )
-SAVED = Checkpoint().with_claim(prepared("c1")).without_claim("c0")
+SAVED = Checkpoint(era="an era").with_claim(prepared("c1")).without_claim("c0")
 
 
 @pytest.fixture
@@ -166,8 +168,31 @@ def test_of_very_many_unprepares_the_latest_are_remembered() -> None:
     assert checkpoint.overtaken("c744", since=0)
 
 
-def test_a_channel_is_held_by_the_claims_of_its_own_partition() -> None:
+def test_processes_of_an_earlier_boot_and_claims_without_a_channel_hold_nothing() -> None:
     checkpoint = Checkpoint()
-    for claim in (prepared("c1"), prepared("c2", channel=8), prepared("c3", partition="another"), prepared("c4")):
+    for claim in (prepared("c1"), prepared("c2", channel=-1), prepared("c3", boot_id="boot-0")):
         checkpoint = checkpoint.with_claim(claim)
-    assert [claim.uid for claim in checkpoint.holders(prepared("c1").partition, 7)] == ["c1", "c4"]
+    assert [claim.uid for claim in checkpoint.living("boot-1")] == ["c1"]
+
+
+@pytest.mark.parametrize(
+    ("other", "shared"),
+    [
+        (prepared("c2"), True),
+        (prepared("c1"), False),
+        (prepared("c2", channel=8), False),
+        (prepared("c2", domain="rival"), False),
+        (prepared("c2", partition="another"), False),
+        (prepared("c2", boot_id="boot-0"), False),
+    ],
+    ids=["another claim", "itself", "another channel", "another domain", "another partition", "an earlier boot"],
+)
+def test_a_channel_is_shared_with_another_claim_of_the_same_domain_only(
+    other: PreparedClaim, shared: bool
+) -> None:
+    assert Checkpoint().with_claim(other).shares(prepared("c1")) is shared
+
+
+def test_a_promise_outlives_claims_that_come_and_go() -> None:
+    checkpoint = Checkpoint().with_promise("p.1", 4).with_claim(prepared("c1")).without_claim("c1")
+    assert (checkpoint.promised("p.1"), checkpoint.promised("p.2")) == (4, 0)

@@ -8,6 +8,7 @@ import pytest
 
 from imex_dra.base.errors import NotYet
 from tests.node.desk import Desk
+from tests.node.facts import PARTITION
 from tests.node.prepared import prepared
 
 NEIGHBOUR = {"neighbour": 1}
@@ -46,7 +47,7 @@ def expect_held(desk: Desk, expected: dict[str, int]) -> None:
     assert desk.held() == desk.specs() == expected
     for channel in expected.values():
         with pytest.raises(NotYet, match="still held"):
-            desk.ledger().enter(prepared("thief", channel=channel, domain="rival"), since=desk.stored().calls)
+            desk.enter(prepared("thief", channel=channel, domain="rival"), since=desk.stored().calls)
 
 
 def test_preparing(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_preparing(tmp_path: Path) -> None:
         outcomes.add(tuple(desk.held()))
         assert desk.held() in (NEIGHBOUR, BOTH)
         expect_held(desk, desk.held())
-        desk.ledger().enter(prepared("c1", channel=7), since=desk.stored().calls)
+        desk.enter(prepared("c1", channel=7), since=desk.stored().calls)
         expect_held(desk, BOTH)
     assert outcomes == {("neighbour",), ("neighbour", "c1")}
 
@@ -63,7 +64,7 @@ def test_preparing(tmp_path: Path) -> None:
 def test_preparing_for_the_first_time_ever(tmp_path: Path) -> None:
     for desk in wrecks("enter-first", tmp_path, at_least=9):
         assert desk.held() == desk.specs()
-        desk.ledger().enter(prepared("c1", channel=7), since=desk.stored().calls)
+        desk.enter(prepared("c1", channel=7), since=desk.stored().calls)
         expect_held(desk, {"c1": 7})
 
 
@@ -76,7 +77,7 @@ def test_preparing_and_then_the_pod_is_gone(tmp_path: Path) -> None:
 def test_preparing_again_after_a_reboot_with_another_channel(tmp_path: Path) -> None:
     for desk in wrecks("enter-after-reboot", tmp_path, at_least=9):
         assert desk.held() in (BOTH, {"neighbour": 1, "c1": 5})
-        desk.ledger().enter(prepared("c1", channel=7), since=desk.stored().calls)
+        desk.enter(prepared("c1", channel=7), since=desk.stored().calls)
         expect_held(desk, BOTH)
         assert desk.stored().claims["c1"].boot_id == "boot-1"
 
@@ -88,12 +89,19 @@ def test_unpreparing(tmp_path: Path) -> None:
         expect_held(desk, NEIGHBOUR)
 
 
+def test_promising(tmp_path: Path) -> None:
+    for desk in wrecks("promise", tmp_path, at_least=4):
+        assert desk.stored().promised(PARTITION) in (0, 4)
+        assert desk.ledger().promise(PARTITION, 4).promised(PARTITION) == 4
+        expect_held(desk, BOTH)
+
+
 def test_unpreparing_and_then_the_kubelet_asks_for_the_claim_after_all(tmp_path: Path) -> None:
     for desk in wrecks("strike", tmp_path, at_least=6):
         if desk.held() == BOTH:
             desk.ledger().mend(prepared("c1", channel=7))
         else:
-            desk.ledger().enter(prepared("c1", channel=7), since=desk.stored().calls)
+            desk.enter(prepared("c1", channel=7), since=desk.stored().calls)
         expect_held(desk, BOTH)
 
 

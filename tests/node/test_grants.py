@@ -16,7 +16,7 @@ from imex_dra.base.errors import Rejected
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.node.claims import Wish
 from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
-from imex_dra.node.readiness import Knowledge
+from imex_dra.node.readiness import Knowledge, place_of
 from tests.node.facts import HEALTHY, PARTITION, assigned, but, daemon, member, partition, reading
 
 OTHER = PartitionId("7b968a6d.2")
@@ -169,6 +169,7 @@ class Facts(NamedTuple):
             reading(self.fabric),
             daemon(self.imex, slot=self.running_slot, partition=self.running_in),
             partition(*members, channels=(channel,), name=self.seen) if self.seen else None,
+            place_of(reading(self.fabric), PARTITION),
         )
 
     def deserve(self) -> bool:

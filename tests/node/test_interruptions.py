@@ -5,11 +5,16 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from imex_dra.api.computedomain import COMPUTE_DOMAINS
+from imex_dra.api.meta import key_of
 from imex_dra.api.nvlinknode import ImexState
-from imex_dra.base.errors import NotYet
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
+from imex_dra.base.errors import NotYet, Rejected
 from imex_dra.dra.plugin import ClaimId
-from imex_dra.kube.client import Client
+from imex_dra.kube.client import Client, Selection
+from imex_dra.kube.patch import patch_changes
 from tests.kube.proxy import Proxy
 from tests.kube.waiting import until
 from tests.node.facts import daemon
@@ -74,6 +79,56 @@ async def test_an_unprepare_of_another_claim_overtakes_nobody(waiting: Waiting, 
     await scene.preparation().unprepare(ClaimId(claim.namespace, "another", "uid-another"))
     waiting.go_on()
     await call
+    assert scene.desk.held() == {claim.uid: 7}
+
+
+async def test_a_wait_ends_at_once_when_its_computedomain_is_deleted(waiting: Waiting, scene: Scene) -> None:
+    claim, call = await waiting.begin()
+    (domain,) = await scene.admin.list(COMPUTE_DOMAINS, Selection(scene.namespace))
+    await scene.admin.delete(COMPUTE_DOMAINS, domain)
+    async with asyncio.timeout(45):
+        with pytest.raises(Rejected, match=f"claim {claim} asks for ComputeDomain .* has none with this UID"):
+            await call
+    assert scene.desk.held() == scene.desk.specs() == {}
+
+
+async def test_a_wait_ends_at_once_when_its_computedomain_is_about_to_go(waiting: Waiting, scene: Scene) -> None:
+    _, call = await waiting.begin()
+    (domain,) = await scene.admin.list(COMPUTE_DOMAINS, Selection(scene.namespace))
+    held = structs.replace(domain, metadata=structs.replace(domain.metadata, finalizers=("test.example/held",)))
+    held = await patch_changes(scene.admin, COMPUTE_DOMAINS, domain, held)
+    await scene.admin.delete(COMPUTE_DOMAINS, held)
+    async with asyncio.timeout(45):
+        with pytest.raises(Rejected, match=f"ComputeDomain {scene.namespace}/job is being deleted"):
+            await call
+    await scene.admin.patch(COMPUTE_DOMAINS, key_of(held), {"metadata": {"finalizers": None}})
+
+
+async def test_a_computedomain_that_went_before_the_wait_began_is_noticed_too(scene: Scene) -> None:
+    domain = await scene.domain()
+    claim = await scene.claim(domain.metadata.uid)
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    scene.learn(daemon=daemon(ImexState.WAITING_FOR_RECOVERY))
+    await scene.admin.delete(COMPUTE_DOMAINS, domain)
+    async with asyncio.timeout(45):
+        with pytest.raises(Rejected, match="has none with this UID"):
+            await scene.preparation(deadline=300.0).prepare(claim)
+
+
+async def test_a_grant_that_was_recalled_on_its_way_is_asked_for_anew(waiting: Waiting, scene: Scene) -> None:
+    claim, call = await waiting.begin()
+    scene.desk.ledger().promise(scene.partition, 3)
+    waiting.go_on()
+    await until(lambda: scene.situation.looks > 2)
+    assert not call.done()
+    assert scene.desk.held() == {}
+    live = await scene.see_partition()
+    renewed = structs.replace(live, status=structs.replace(live.status, recall=3))
+    await patch_changes(scene.admin, NVLINK_PARTITIONS, live, renewed, subresource="status")
+    await scene.see_partition()
+    async with asyncio.timeout(45):
+        await call
     assert scene.desk.held() == {claim.uid: 7}
 
 

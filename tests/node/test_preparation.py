@@ -111,7 +111,7 @@ async def test_a_channel_that_another_computedomain_still_holds_here_is_not_give
     domain = await scene.domain()
     await scene.assign(domain, 7)
     await scene.see_partition()
-    scene.desk.ledger().enter(prepared("old", channel=7, domain="before", partition=scene.partition), since=0)
+    scene.desk.enter(prepared("old", channel=7, domain="before", partition=scene.partition), since=0)
     claim = await scene.claim(domain.metadata.uid)
     with pytest.raises(NotYet, match=r"channel 7 of NVLink partition .* is still held on node n1 by claim team/"):
         await scene.preparation(deadline=4.0).prepare(claim)
@@ -155,11 +155,11 @@ async def test_after_a_reboot_a_claim_is_verified_anew(scene: Scene) -> None:
     await scene.see_partition()
     claim = await scene.claim(domain.metadata.uid)
     old = prepared(claim.uid, channel=3, partition=scene.partition, boot_id="boot-0")
-    scene.desk.ledger().enter(old, since=0)
+    scene.desk.enter(old, since=0)
     await scene.preparation().prepare(claim)
     assert scene.desk.specs() == {claim.uid: 7}
     assert scene.desk.stored().claims[claim.uid].boot_id == "boot-1"
-    scene.desk.ledger().enter(old, since=0)
+    scene.desk.enter(old, since=0)
     await scene.admin.delete(COMPUTE_DOMAINS, domain)
     await scene.write_partition()
     await scene.see_partition()

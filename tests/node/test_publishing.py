@@ -48,6 +48,7 @@ class Publisher:
         self.name = f"node-{uuid.uuid4().hex[:8]}"
         self.situation = Situation(self.name)
         self.facts = structs.asdict(HEALTHY) | {"node": self.name}
+        del self.facts["place"]  # follows from the reading
         member, *others = HEALTHY.partition.status.members if HEALTHY.partition else ()
         status = structs.replace(
             self.facts["partition"].status, members=(structs.replace(member, node=self.name), *others)
@@ -220,25 +221,29 @@ async def is_equal(question: Callable[[], Coroutine[Any, Any, str]], expected: s
 
 async def test_the_sweep_unprepares_what_is_gone_or_made_anew_and_nothing_else(scene: Scene) -> None:
     here, remade = await scene.claim("uid-job"), await scene.claim("uid-job")
-    for uid, name in ((here.uid, here.name), ("uid-before", remade.name), ("uid-gone", "gone")):
+    gone = (("uid-before", remade.name), ("uid-gone", "gone"), ("uid-living", "the-kubelet-has-it"))
+    for uid, name in ((here.uid, here.name), *gone):
         claim = structs.replace(prepared(uid), namespace=scene.namespace, name=name)
-        scene.desk.ledger().enter(claim, since=0)
+        scene.desk.enter(claim, since=0)
 
     async def swept() -> bool:
-        return scene.desk.held().keys() == scene.desk.specs().keys() == {here.uid}
+        return scene.desk.held().keys() == scene.desk.specs().keys() == {here.uid, "uid-living"}
 
-    async with running(sweep_for_ever(scene.admin, scene.desk.ledger(), period=0.05)):
+    record = scene.desk.checkpoint.parent / "dra_manager_state"
+    record.write_text('{"Data":"{\\"ClaimUID\\":\\"uid-living\\"}"}')
+    async with running(sweep_for_ever(scene.admin, scene.situation, scene.desk.ledger(), record, period=0.05)):
         await eventually(swept)
 
 
 async def test_the_sweep_concludes_nothing_from_silence(scene: Scene, far_client: Client, proxy: Proxy) -> None:
-    scene.desk.ledger().enter(structs.replace(prepared("c1"), namespace=scene.namespace), since=0)
+    scene.desk.enter(structs.replace(prepared("c1"), namespace=scene.namespace), since=0)
     proxy.answer(503, times=8)
 
     async def asked_often() -> bool:
         return len([r for r in proxy.requests if RESOURCE_CLAIMS.plural in r]) >= 8
 
-    async with running(sweep_for_ever(far_client, scene.desk.ledger(), period=0.01)):
+    record = scene.desk.checkpoint.parent / "dra_manager_state"
+    async with running(sweep_for_ever(far_client, scene.situation, scene.desk.ledger(), record, period=0.01)):
         await eventually(asked_often)
         proxy.hang()
     assert scene.desk.held() == {"c1": 7}

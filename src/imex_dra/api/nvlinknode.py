@@ -60,6 +60,14 @@ class Isolation(View, frozen=True, gc=False):
     reason: str = ""
 
 
+class HeldChannel(View, frozen=True, gc=False, order=True):
+    """A number alone says nothing once a record is lost or a node has moved."""
+
+    partition: str
+    channel: Annotated[int, Meta(ge=0)]
+    compute_domain: Annotated[str, Meta(description="The ComputeDomain's UID.")]
+
+
 class NVLinkNodeStatus(View, frozen=True):
     fabric: Fabric = shown(Fabric())
     partition: Annotated[str, Meta(description="The NVLinkPartition that the hardware names.")] = ""
@@ -76,14 +84,23 @@ class NVLinkNodeStatus(View, frozen=True):
     driver_version: str = ""
     channel_count: Annotated[int, Meta(ge=0, description="Channels that the kernel driver offers.")] = 0
     boot_id: str = field(name="bootID", default="")
+    imex_partition: Annotated[
+        str, Meta(description="The partition whose member list the daemon runs with; empty: it does not run.")
+    ] = ""
     applied_generation: Annotated[
         int, Meta(ge=0, description="The generation of the member list that the daemon runs with.")
     ] = 0
-    held_channels: Annotated[
-        tuple[int, ...],
+    answered_recall: Annotated[
+        int,
         Meta(
-            description="Channels of the claims prepared on the node.",
-            extra_json_schema={"x-kubernetes-list-type": "set"},
+            ge=0, description="The partition's recall that heldChannels answer; no older grant is taken any more."
+        ),
+    ] = 0
+    held_channels: Annotated[
+        tuple[HeldChannel, ...],
+        Meta(
+            description="Channels of the claims prepared on the node since it booted, as of the answer.",
+            extra_json_schema={"x-kubernetes-list-type": "atomic"},
         ),
     ] = ()
     isolation: Isolation = shown(Isolation())

@@ -25,6 +25,13 @@ class ChannelState(StrEnum):
     RESTING = "Resting"
 
 
+CHANNELS_FREE = "ChannelsFree"
+"""Condition: False while numbers that were given back can't be used again, with the nodes that are in the way."""
+
+NODES_ADMITTED = "NodesAdmitted"
+"""Condition: False while a node that belongs here may not join, with the reason."""
+
+
 class PartitionState(StrEnum):
     UP = "UP"
     DEGRADED = "DEGRADED"
@@ -69,6 +76,9 @@ class ChannelAssignment(View, frozen=True, gc=False):
     since: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
     all: Annotated[bool, Meta(description="The ComputeDomain may open every channel.")] = False
     released_at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})] = ""
+    recall: Annotated[
+        int, Meta(ge=0, description="When resting: free after every member answered a higher recall than this.")
+    ] = 0
 
 
 class PartitionSummary(View, frozen=True, gc=False):
@@ -83,6 +93,18 @@ class NVLinkPartitionStatus(View, frozen=True):
         tuple[Member, ...],
         Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["node"]}),
     ] = ()
+    recall: Annotated[
+        int,
+        Meta(ge=0, description="Counts how often the members were asked which channels they still hold."),
+    ] = 0
+    awaited: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The record was made anew: no number is given before these nodes said what they hold.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
+    last_channel: Annotated[int, Meta(ge=0, description="The number that was given last.")] = 0
     channels: Annotated[
         tuple[ChannelAssignment, ...],
         Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["channel"]}),

@@ -37,6 +37,14 @@ class Reason(StrEnum):
     FEWER_NODES = "FewerNodes"
     WAITING_FOR_PODS = "WaitingForPods"
     CHANNEL_ASSIGNED = "ChannelAssigned"
+    RECORD_OLD = "RecordOld"
+    DRAIN_FIRST = "DrainFirst"
+    DAEMON_ELSEWHERE = "DaemonElsewhere"
+    NO_SLOT = "NoSlot"
+    NODES_ADMITTED = "NodesAdmitted"
+    CHANNELS_HELD = "ChannelsHeld"
+    CHANNELS_UNKNOWN = "ChannelsUnknown"
+    CHANNELS_FREE = "ChannelsFree"
 
 
 _SENTENCES: dict[Reason, str] = {
@@ -108,6 +116,30 @@ _SENTENCES: dict[Reason, str] = {
         " {annotation} to take the channel away"
     ),
     Reason.CHANNEL_ASSIGNED: "channel {channel} of NVLink partition {partition} is assigned",
+    Reason.RECORD_OLD: (
+        "NVLinkPartition {partition} is older than what node {node} knows (recall {seen}, not {known}): it was"
+        " lost or restored{waited}; imex controller completes it as soon as every node has answered:"
+        " kubectl get nvlinkpartition {partition} -o yaml"
+    ),
+    Reason.DRAIN_FIRST: (
+        "node {node} may not join NVLink partition {partition} yet, because processes on it hold channels that"
+        " belong to others there: {holders}; delete the pods that use them"
+    ),
+    Reason.DAEMON_ELSEWHERE: (
+        "node {node} may not join NVLink partition {partition} yet, because its IMEX daemon still runs in"
+        " {elsewhere}; check that imex daemon runs on it"
+    ),
+    Reason.NO_SLOT: "NVLink partition {partition} has no slot left for node {node}: all {slots} are taken",
+    Reason.NODES_ADMITTED: "every node that belongs here is a member",
+    Reason.CHANNELS_HELD: (
+        "of the channels that were given back, {count} can't be used again yet: {nodes}; bring these nodes back,"
+        " or delete their Node objects"
+    ),
+    Reason.CHANNELS_UNKNOWN: (
+        "this record was lost or restored, and no new channel is given before every node has said what it holds;"
+        " missing: {nodes}; bring these nodes back, or delete their Node objects"
+    ),
+    Reason.CHANNELS_FREE: "every channel that was given back can be used again",
 }
 
 

@@ -2,19 +2,18 @@
 given twice would open one workload's memory to another.
 
 Channel 0 is never given: it is what legacy set-ups hand to everybody. A number that was given back rests, because
-a claim that vanished does not prove that a process is gone; resting numbers are not given again.
+a claim that vanished does not prove that a process is gone; when it is free again, says `recall`.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from datetime import datetime
 from typing import NamedTuple
 
 from msgspec import structs
 
-from imex_dra.api.computedomain import ComputeDomain
-from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, DomainReference
 from imex_dra.base.clock import rfc3339
+from imex_dra.controller.record import rested
 
 FIRST = 1
 
@@ -26,6 +25,8 @@ class Want(NamedTuple):
 
 class Channels(NamedTuple):
     assignments: tuple[ChannelAssignment, ...]
+    last: int = 0
+    """The number that was given last."""
     assigned: tuple[ChannelAssignment, ...] = ()
     """The new ones among them."""
     unserved: tuple[DomainReference, ...] = ()
@@ -40,11 +41,19 @@ def plan_channels(
     refused: Set[str] = frozenset(),
     count: int,
     now: datetime,
+    last: int = 0,
+    recall: int = 0,
+    free: Callable[[ChannelAssignment], bool] = lambda entry: False,
 ) -> Channels:
-    """UIDs: `released` hold nothing any more, `refused` may not open all. `count`: how many channels there are."""
+    """UIDs: `released` hold nothing any more, `refused` may not open all. `count`: how many channels there are.
+
+    `recall` is the record's before this decision: what is given back now rests until a higher one is answered.
+    """
     wants = list(wants)
     rights = _rights(wants, refused)
-    kept = [_rested(entry, now) if entry.compute_domain.uid in released else entry for entry in current]
+    last = last or max((entry.channel for entry in current), default=FIRST - 1)
+    kept = [entry for entry in current if not free(entry)]
+    kept = [rested(entry, recall, now) if entry.compute_domain.uid in released else entry for entry in kept]
     kept = [_with_right(entry, rights) for entry in kept]
     holders = {entry.compute_domain.uid for entry in kept if entry.state is ChannelState.ASSIGNED}
     assigned: list[ChannelAssignment] = []
@@ -52,10 +61,11 @@ def plan_channels(
     for want in sorted(wants, key=lambda want: want.domain.uid):
         if want.domain.uid in holders or want.domain.uid in released:
             continue
-        channel = _next_free([*kept, *assigned], count)
+        channel = _next_free([*kept, *assigned], last, count)
         if channel is None:
             unserved.append(want.domain)
             continue
+        last = channel
         holders.add(want.domain.uid)
         assigned.append(
             ChannelAssignment(
@@ -66,36 +76,7 @@ def plan_channels(
                 all=rights[want.domain.uid],
             )
         )
-    return Channels((*kept, *assigned), tuple(assigned), tuple(unserved))
-
-
-def rebuilt(
-    partition: str, domains: Iterable[ComputeDomain], cards: Iterable[NVLinkNode], now: datetime
-) -> tuple[ChannelAssignment, ...]:
-    """The channels of a partition whose record was lost, from what ComputeDomains and cards say.
-
-    A number that two claim, or that a node holds for nobody we know, rests.
-    """
-    holders: dict[int, list[DomainReference]] = {}
-    for domain in domains:
-        reference = DomainReference(domain.metadata.namespace, domain.metadata.name, domain.metadata.uid)
-        for held in domain.status.partitions:
-            if held.name == partition:
-                holders.setdefault(held.channel, []).append(reference)
-    for channel in {channel for card in cards for channel in card.status.held_channels}:
-        holders.setdefault(channel, [])
-    return tuple(_recovered(channel, claimants, now) for channel, claimants in sorted(holders.items()))
-
-
-def _recovered(channel: int, claimants: list[DomainReference], now: datetime) -> ChannelAssignment:
-    certain = len(claimants) == 1
-    return ChannelAssignment(
-        channel=channel,
-        state=ChannelState.ASSIGNED if certain else ChannelState.RESTING,
-        compute_domain=claimants[0] if certain else DomainReference("", "", ""),
-        since=rfc3339(now),
-        released_at="" if certain else rfc3339(now),
-    )
+    return Channels((*kept, *assigned), last, tuple(assigned), tuple(unserved))
 
 
 def _rights(wants: Iterable[Want], refused: Set[str]) -> dict[str, bool]:
@@ -113,15 +94,8 @@ def _with_right(entry: ChannelAssignment, rights: dict[str, bool]) -> ChannelAss
     return structs.replace(entry, all=right)
 
 
-def _next_free(entries: list[ChannelAssignment], count: int) -> int | None:
+def _next_free(entries: list[ChannelAssignment], last: int, count: int) -> int | None:
     """Round-robin, so that a number given back stays unused for as long as possible."""
     taken = {entry.channel for entry in entries}
-    last = max(taken, default=FIRST - 1)
-    candidates = (*range(last + 1, count), *range(FIRST, min(last, count)))
+    candidates = (*range(last + 1, count), *range(FIRST, min(last + 1, count)))
     return next((channel for channel in candidates if channel not in taken), None)
-
-
-def _rested(entry: ChannelAssignment, now: datetime) -> ChannelAssignment:
-    if entry.state is ChannelState.RESTING:
-        return entry
-    return structs.replace(entry, state=ChannelState.RESTING, released_at=rfc3339(now))

@@ -1,16 +1,16 @@
 """Who is in a partition, and in which slot. Pure.
 
-A member leaves only on positive evidence: its Node is gone, or its card names another partition. Silence
-(no card, a fabric that is not up) is no evidence: state Unknown, slot and address kept. A slot is used again
-only after every other member said that it runs with a list that lacks its last owner; one that is silent may
-well run with the old list.
+A member leaves only on positive evidence: its Node is gone, or its card names another partition. Silence (no
+card, a fabric that is not up) is no evidence: state Unknown or NotReady, slot and address kept. A slot is used
+again only after every other member said that it runs with a list that lacks its last owner; one that is silent
+may well run with the old list.
 
 A record that was lost, or came back from a backup, is carried on from the cards: a node that nobody knows gets
 the slot in which its daemon runs, so that nothing has to restart, and generations go on above the highest that a
 daemon applied, because daemons refuse older lists.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
 from msgspec import structs
@@ -18,6 +18,8 @@ from msgspec import structs
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import Member, MemberState
+
+Admitted = Callable[[NVLinkNode], bool]
 
 
 class Roster(NamedTuple):
@@ -34,12 +36,19 @@ def plan_members(
     slots: int,
     cards: Mapping[str, NVLinkNode],
     nodes: Set[str],
+    admitted: Admitted = lambda card: True,
 ) -> Roster:
+    """`admitted`: whether a node that is no member, or was about to leave, may come in."""
     latest = max(roster.generation, *_applied(partition, cards), 0)
     generation = latest + 1
-    members = [_updated(partition, member, cards.get(member.node), nodes, generation) for member in roster.members]
+    present = {node for node in nodes if node in cards and _belongs(partition, cards[node])}
+    welcome = {node for node in present if admitted(cards[node])}
+    members = [
+        _updated(partition, member, cards.get(member.node), nodes, welcome, generation)
+        for member in roster.members
+    ]
     members = [member for member in members if not _has_left(member, members, cards)]
-    newcomers, homeless = _newcomers(partition, members, slots, cards, nodes)
+    newcomers, homeless = _newcomers(members, slots, cards, welcome)
     members = sorted([*members, *newcomers], key=lambda member: member.slot)
     changed = _mapping(members) != _mapping(roster.members)
     return Roster(tuple(members), generation if changed else latest, homeless)
@@ -47,13 +56,19 @@ def plan_members(
 
 def state_of(member: Member, card: NVLinkNode) -> MemberState:
     status = card.status
-    if status.imex_state is ImexState.READY and status.slot == member.slot:
+    whole = status.fabric.state is FabricState.OK
+    if whole and status.imex_state is ImexState.READY and status.slot == member.slot:
         return MemberState.READY
     return MemberState.JOINING if member.state is MemberState.JOINING else MemberState.NOT_READY
 
 
 def _updated(
-    partition: PartitionId, member: Member, card: NVLinkNode | None, nodes: Set[str], generation: int
+    partition: PartitionId,
+    member: Member,
+    card: NVLinkNode | None,
+    nodes: Set[str],
+    welcome: Set[str],
+    generation: int,
 ) -> Member:
     elsewhere = card is not None and card.status.partition not in ("", partition)
     if member.node not in nodes or elsewhere:
@@ -61,8 +76,10 @@ def _updated(
             return member
         return structs.replace(member, state=MemberState.LEAVING, left_generation=generation)
     if member.state is MemberState.LEAVING:
+        if member.node not in welcome:
+            return member
         member = structs.replace(member, state=MemberState.JOINING, left_generation=0)
-    if card is None or not _belongs(partition, card):
+    if card is None or not card.status.partition or not card.status.address:
         return structs.replace(member, state=MemberState.UNKNOWN)
     return structs.replace(member, address=card.status.address, state=state_of(member, card))
 
@@ -75,19 +92,12 @@ def _has_left(member: Member, members: list[Member], cards: Mapping[str, NVLinkN
 
 
 def _newcomers(
-    partition: PartitionId,
-    members: list[Member],
-    slots: int,
-    cards: Mapping[str, NVLinkNode],
-    nodes: Set[str],
+    members: list[Member], slots: int, cards: Mapping[str, NVLinkNode], welcome: Set[str]
 ) -> tuple[list[Member], tuple[str, ...]]:
     known = {member.node for member in members}
     taken = {member.slot for member in members}
     free = [slot for slot in range(slots) if slot not in taken]
-    arriving = [
-        name for name in sorted(cards) if name not in known and name in nodes and _belongs(partition, cards[name])
-    ]
-    arriving.sort(key=lambda name: cards[name].status.slot not in free)
+    arriving = sorted(welcome - known, key=lambda name: (cards[name].status.slot not in free, name))
     newcomers, homeless = [], []
     for name in arriving:
         card = cards[name].status

@@ -1,11 +1,10 @@
 """The cluster as the controller sees it: one store per kind, with the indexes its decisions need."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, AllocationMode, ComputeDomain
 from imex_dra.api.meta import Key
-from imex_dra.api.names import ALL_CHANNELS_ALLOWED, ALL_CHANNELS_LABEL, DRIVER
+from imex_dra.api.names import ALL_CHANNELS_ALLOWED, ALL_CHANNELS_LABEL, CLIQUE_LABEL, DRIVER
 from imex_dra.api.nvlinknode import NVLINK_NODES, NVLinkNode
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
 from imex_dra.api.views import (
@@ -37,8 +36,13 @@ def claim_nodes(claim: ResourceClaim) -> set[str]:
     return {result.pool for result in claim.results}
 
 
-def _partition_of(card: NVLinkNode) -> Iterable[str]:
-    return [card.status.partition] if card.status.partition else []
+def partitions_of(card: NVLinkNode) -> set[str]:
+    """Where the node is, and where channels that it holds were given."""
+    return {card.status.partition, *(held.partition for held in card.status.held_channels)} - {""}
+
+
+def _clique_of(node: Node) -> set[str]:
+    return {node.metadata.labels.get(CLIQUE_LABEL, "")} - {""}
 
 
 class Observed:
@@ -51,10 +55,10 @@ class Observed:
         self.templates: Store[ResourceClaimTemplate] = Store()
         self.partitions: Store[NVLinkPartition] = Store(
             holder=lambda partition: {entry.compute_domain.uid for entry in partition.status.channels},
-            member=lambda partition: {member.node for member in partition.status.members},
+            member=lambda p: {*(member.node for member in p.status.members), *p.status.awaited},
         )
-        self.cards: Store[NVLinkNode] = Store(partition=_partition_of)
-        self.nodes: Store[Node] = Store()
+        self.cards: Store[NVLinkNode] = Store(partition=partitions_of)
+        self.nodes: Store[Node] = Store(clique=_clique_of)
         self.namespaces: Store[Namespace] = Store()
 
     def reflectors(self, client: Client) -> list[Reflector[Any]]:
@@ -85,7 +89,7 @@ class Observed:
         return domain.allocation_mode is AllocationMode.ALL and not self.may_open_all(domain)
 
     def partitions_of_node(self, node: str) -> set[str]:
-        """By membership, and by what the hardware says now."""
+        """By membership, by what the hardware says now, and by what it holds; and where it is awaited."""
         names = {partition.metadata.name for partition in self.partitions.by("member", node)}
         card = self.cards.get(Key("", node))
-        return names | ({card.status.partition} if card and card.status.partition else set())
+        return names | (partitions_of(card) if card else set())

@@ -12,7 +12,7 @@ from imex_dra.api.nvlinkpartition import NVLinkPartition
 from imex_dra.api.views import NODES, Namespace, Node, ResourceClaim, ResourceClaimTemplate
 from imex_dra.base.clock import SystemClock
 from imex_dra.controller.domains import Domains
-from imex_dra.controller.observed import Observed, claim_nodes, domain_uids
+from imex_dra.controller.observed import Observed, claim_nodes, domain_uids, partitions_of
 from imex_dra.controller.partitions import Partitions
 from imex_dra.kube.client import Client
 from imex_dra.kube.controller import Controller
@@ -110,7 +110,7 @@ class Program:
         for card in filter(None, (old, new)):
             name = card.metadata.name
             self._nodes.add(Key("", name))
-            for partition in self._observed.partitions_of_node(name) | {card.status.partition} - {""}:
+            for partition in self._observed.partitions_of_node(name) | partitions_of(card):
                 self._partitions.add(PartitionId(partition))
             for claim in self._observed.claims.by("node", name):
                 for uid in domain_uids(claim):

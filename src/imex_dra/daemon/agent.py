@@ -98,11 +98,22 @@ class Agent:
             writer.close()
 
     def _take(self, membership: Membership) -> None:
+        if membership.own_slot < 0:
+            self._leave(membership.partition)
+            return
         if membership == self._wanted or not supersedes(membership, self._wanted):
             return
         write_atomically(self._memory, msgspec.json.encode(membership))
         self._wanted = membership
         self._news.set()
+
+    def _leave(self, place: str) -> None:
+        """The node has moved to this place: a daemon of another partition ends, and is not started again."""
+        if self._wanted is not None and self._wanted.partition != place:
+            log.warning("the node has left the partition", partition=self._wanted.partition, place=place)
+            self._memory.unlink(missing_ok=True)
+            self._wanted = None
+            self._news.set()
 
     def _remembered(self) -> Membership | None:
         try:
@@ -115,6 +126,7 @@ class Agent:
         failures = 0
         while True:
             while self._wanted is None:
+                self._say(partition="", slot=-1, generation=0, problem="")
                 await self._news.wait()
                 self._news.clear()
             started = asyncio.get_running_loop().time()
@@ -154,7 +166,8 @@ class Agent:
     def _follow_news(self) -> bool:
         """False if the child has to be restarted."""
         self._news.clear()
-        assert self._wanted is not None
+        if self._wanted is None:
+            return False
         if self._recovery.given_up and not self._alone:
             log.warning("nvidia-imex is restarted and waits for nobody", waited=self._recovery_patience)
             return False

@@ -21,6 +21,7 @@ class Membership(Struct, frozen=True, rename="camel"):
     addresses: dict[str, str]
     """By slot, as JSON has no other keys."""
     own_slot: int
+    """-1: none yet; a daemon that runs in another partition has to end."""
     own_address: str
 
     def nodes_file(self) -> str:
@@ -29,6 +30,11 @@ class Membership(Struct, frozen=True, rename="camel"):
     def hosts(self) -> dict[str, str]:
         """Name to address, of every slot, so that no name is ever looked up elsewhere."""
         return {self.name_format % slot: self.addresses.get(str(slot), EMPTY_SLOT) for slot in range(self.slots)}
+
+
+def farewell(partition: str) -> Membership:
+    """The node is in this partition now, and no member of it: whatever runs in another one ends."""
+    return Membership(partition, 0, 0, "", {}, own_slot=-1, own_address="")
 
 
 def membership_of(partition: NVLinkPartition, node: str) -> Membership | None:

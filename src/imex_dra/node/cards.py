@@ -1,4 +1,7 @@
-"""Writes the node's card when it differs, and only then: nothing about a pod is a reason to write."""
+"""Writes the node's card when it differs, and only then: nothing about a pod is a reason to write.
+
+A recall is answered here: the ledger promises first, then the card says what is held.
+"""
 
 import asyncio
 from typing import NoReturn
@@ -7,6 +10,7 @@ import structlog
 from msgspec import structs
 
 from imex_dra.api.meta import Key, ObjectMeta, OwnerReference
+from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import NVLINK_NODES, NVLinkNode
 from imex_dra.api.views import NODES
 from imex_dra.base.errors import AlreadyExists, Conflict, ImexError, NotFound
@@ -14,8 +18,10 @@ from imex_dra.base.waiting import first_of
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.client import Client
 from imex_dra.kube.patch import patch_changes
-from imex_dra.node.card import card_status
+from imex_dra.node.card import card_status, strangers
+from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.ledger import Ledger
+from imex_dra.node.readiness import Knowledge, place_of
 from imex_dra.node.situation import Situation
 
 log = structlog.get_logger()
@@ -54,11 +60,21 @@ class CardPublisher:
     async def _write(self) -> None:
         card = self._written or await self._read()
         self._written = None
-        checkpoint = await asyncio.to_thread(self._ledger.read)
-        status = card_status(self._situation.known, self._address, checkpoint, card.status)
+        self._remember_place(card)
+        known = self._situation.known  # one and the same for the promise and the card
+        checkpoint = await asyncio.to_thread(promised, self._ledger, known)
+        outsiders = strangers(checkpoint, known.reading.boot_id, known.place)
+        self._situation.learn(strangers=outsiders)
+        known = structs.replace(known, strangers=outsiders)
+        status = card_status(known, self._address, checkpoint, card.status)
         self._written = await patch_changes(
             self._client, NVLINK_NODES, card, structs.replace(card, status=status), subresource="status"
         )
+
+    def _remember_place(self, card: NVLinkNode) -> None:
+        """A program that starts on a node whose fabric is broken knows from the card alone where the node is."""
+        known = self._situation.known
+        self._situation.learn(place=place_of(known.reading, known.place or PartitionId(card.status.partition)))
 
     async def _read(self) -> NVLinkNode:
         name = self._situation.known.node
@@ -76,3 +92,10 @@ class CardPublisher:
             )
         except AlreadyExists:
             return await self._client.get(NVLINK_NODES, Key("", name))
+
+
+def promised(ledger: Ledger, known: Knowledge) -> Checkpoint:
+    """Without a boot id nobody can say whose processes live, so nothing is answered."""
+    if not known.place or not known.reading.boot_id:
+        return ledger.read()
+    return ledger.promise(known.place, known.home.status.recall if known.home else 0)

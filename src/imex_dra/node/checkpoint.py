@@ -6,11 +6,16 @@ during an update two plugins share it. What can't be read is kept aside and rebu
 
 `overtaken` answers one question: did an unprepare of this claim arrive after a given prepare began? It holds a
 number per claim and call, not a tombstone by UID, because the kubelet may prepare the same UID again.
+
+`promises` hold, per partition, the recall up to which we have answered: a grant from before it is not taken any
+more, however late it comes (`node/ledger.py`). They would be lost with the file, so each file is of an `era`,
+and a prepare that began in another one begins again.
 """
 
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +53,11 @@ class Checkpoint(Struct, frozen=True, rename="camel"):
     """Counts unprepare calls."""
     unprepared: dict[str, int] = {}
     """The number of the last such call, by claim; the latest only."""
+    promises: dict[str, int] = {}
+    place: str = ""
+    """The partition of the last promise: grants of another one are not taken any more either."""
+    era: str = ""
+    """Empty as long as there is no file."""
 
     def with_claim(self, claim: PreparedClaim) -> "Checkpoint":
         return structs.replace(self, claims={**self.claims, claim.uid: claim})
@@ -57,13 +67,26 @@ class Checkpoint(Struct, frozen=True, rename="camel"):
         unprepared = {**{u: n for u, n in self.unprepared.items() if u != uid}, uid: calls}
         latest = dict(sorted(unprepared.items(), key=lambda entry: entry[1])[-_REMEMBERED_CALLS:])
         claims = {u: claim for u, claim in self.claims.items() if u != uid}
-        return Checkpoint(claims, calls, latest)
+        return structs.replace(self, claims=claims, calls=calls, unprepared=latest)
+
+    def with_promise(self, partition: str, recall: int) -> "Checkpoint":
+        return structs.replace(self, promises={**self.promises, partition: recall}, place=partition)
+
+    def promised(self, partition: str) -> int:
+        return self.promises.get(partition, 0)
 
     def overtaken(self, uid: str, since: int) -> bool:
         return self.unprepared.get(uid, 0) > since
 
-    def holders(self, partition: str, channel: int) -> list[PreparedClaim]:
-        return [c for c in self.claims.values() if c.channel == channel and c.partition == partition]
+    def living(self, boot_id: str) -> list[PreparedClaim]:
+        """Claims with a channel whose processes may live: those of an earlier boot are gone."""
+        return [c for c in self.claims.values() if c.channel >= 0 and c.boot_id == boot_id]
+
+    def shares(self, claim: PreparedClaim) -> bool:
+        """Whether the very same channel is held here for the very same ComputeDomain already."""
+        mine = (claim.partition, claim.channel, claim.domain_uid)
+        others = (c for c in self.living(claim.boot_id) if c.uid != claim.uid)
+        return any((c.partition, c.channel, c.domain_uid) == mine for c in others)
 
 
 class Envelope(Struct):
@@ -106,6 +129,8 @@ class CheckpointFile:
             raise Unreadable(f"{self._path}: {error}") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
+        if not checkpoint.era:
+            checkpoint = structs.replace(checkpoint, era=secrets.token_hex(8))
         payload = msgspec.json.encode(checkpoint).decode()
         envelope = Envelope(VERSION, _checksum(payload), payload)
         write_atomically(self._path, msgspec.json.encode(envelope), mode=0o600)

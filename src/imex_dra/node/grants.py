@@ -6,6 +6,7 @@ from imex_dra.api.computedomain import ACCEPTED, AllocationMode, ComputeDomain
 from imex_dra.api.meta import is_deleting, key_of
 from imex_dra.api.names import ALL_CHANNELS_ALLOWED, ALL_CHANNELS_LABEL, LEASE, NAMESPACE
 from imex_dra.api.nvlinknode import FabricState
+from imex_dra.api.nvlinkpartition import NVLinkPartition
 from imex_dra.api.reasons import Reason, sentence
 from imex_dra.base.errors import Rejected
 from imex_dra.kube.conditions import find_condition
@@ -20,13 +21,20 @@ class Grant(NamedTuple):
     partition: str
     channel: int
     all: bool
+    recall: int = 0
+    """Of the record that grants it."""
 
 
-def decide(known: Knowledge, wish: Wish) -> Grant | Obstacle:
-    """For a node with fabric; the assignment is the controller's, and nothing that the claim says replaces it."""
+def decide(known: Knowledge, wish: Wish, promised: int = 0) -> Grant | Obstacle:
+    """For a node with fabric; the assignment is the controller's, and nothing that the claim says replaces it.
+
+    `promised`: the recall that this node has answered; a record from before it grants nothing.
+    """
     hindrance = obstacle(known)
     if hindrance is not None and hindrance.hopeless:
         return hindrance
+    if known.home is not None and known.home.status.recall < promised:
+        return _outdated(known, known.home, promised)
     assignment = known.assignment(wish.domain_uid)
     if assignment is None:
         return hindrance or _unassigned(known, wish)
@@ -38,7 +46,8 @@ def decide(known: Knowledge, wish: Wish) -> Grant | Obstacle:
     if hindrance is not None:
         return hindrance
     all_channels = wish.mode is AllocationMode.ALL
-    return Grant(domain.name, known.reading.partition, assignment.channel, all_channels)
+    recall = known.home.status.recall if known.home else 0
+    return Grant(domain.name, known.place, assignment.channel, all_channels, recall)
 
 
 def without_fabric(known: Knowledge, domain: ComputeDomain) -> Grant:
@@ -61,6 +70,16 @@ def expect_domain(wish: Wish, domains: list[ComputeDomain]) -> ComputeDomain:
     if accepted is not None and accepted.status == "False":
         raise Rejected(accepted.message)
     return domain
+
+
+def _outdated(known: Knowledge, home: NVLinkPartition, promised: int) -> Obstacle:
+    facts: dict[str, object] = {
+        "partition": home.metadata.name,
+        "node": known.node,
+        "seen": home.status.recall,
+        "known": promised,
+    }
+    return Obstacle(Reason.RECORD_OLD, False, facts)
 
 
 def _unassigned(known: Knowledge, wish: Wish) -> Obstacle:

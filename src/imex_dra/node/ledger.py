@@ -4,6 +4,10 @@ Order of writing, so that a kill at any instruction leaves nothing that harms: t
 checkpoint, when preparing and when unpreparing. A spec without a checkpoint entry is an orphan that nobody was
 told of, removed at start; an entry without its spec is mended when the kubelet asks again.
 
+A promise is what makes numbers usable again: once this node has answered a recall, it enters no grant from
+before it, whoever was about to. Only a claim that joins others of its ComputeDomain on the very same channel
+needs no newer grant: that channel is held here, and the answer said so, or will.
+
 Everything here blocks on the disk and on the lock: call it in a thread.
 """
 
@@ -24,6 +28,10 @@ log = structlog.get_logger()
 _ANNOTATION = "imex-dra.io/prepared-claim"
 
 
+class Recalled(NotYet):
+    """The grant is from before the recall that this node has answered, or the checkpoint was made anew."""
+
+
 class Ledger(Struct, frozen=True):
     node: str
     file: CheckpointFile
@@ -35,12 +43,17 @@ class Ledger(Struct, frozen=True):
         with self.file.locked():
             return self._load()
 
-    def enter(self, claim: PreparedClaim, since: int) -> None:
-        """NotYet if the claim was unprepared after call `since`, or its channel is still another domain's here."""
+    def enter(self, claim: PreparedClaim, began: Checkpoint, recall: int = 0) -> None:
+        """`began`: as it was when the prepare began; `recall`: of the record that grants the channel.
+
+        NotYet if the claim was unprepared since, or its channel is still another ComputeDomain's here; Recalled if
+        the grant is too old.
+        """
         with self.file.locked():
             checkpoint = self._load()
-            if checkpoint.overtaken(claim.uid, since):
+            if checkpoint.overtaken(claim.uid, began.calls):
                 raise NotYet(sentence(Reason.OVERTAKEN, claim=f"{claim.namespace}/{claim.name}"))
+            self._expect_fresh(checkpoint, claim, began.era, recall)
             self._expect_channel_free(checkpoint, claim)
             self._write_spec(claim)
             self.file.save(checkpoint.with_claim(claim))
@@ -52,11 +65,24 @@ class Ledger(Struct, frozen=True):
                 raise NotYet(sentence(Reason.OVERTAKEN, claim=f"{claim.namespace}/{claim.name}"))
             self._write_spec(claim)
 
-    def strike(self, uid: str) -> None:
+    def strike(self, uid: str) -> Checkpoint:
         with self.file.locked():
             checkpoint = self._load()
             self.specs.remove(uid)
-            self.file.save(checkpoint.without_claim(uid))
+            after = checkpoint.without_claim(uid)
+            self.file.save(after)
+            return after
+
+    def promise(self, partition: str, recall: int) -> Checkpoint:
+        """From now on no grant of this partition from before `recall` is entered, and none of another partition;
+        returns what is held then.
+        """
+        with self.file.locked():
+            before = self._load()
+            after = before.with_promise(partition, max(recall, before.promised(partition)))
+            if after != before:
+                self.file.save(after)
+            return after
 
     def tidy(self) -> None:
         """At start: what was written for a claim that never became prepared."""
@@ -93,14 +119,23 @@ class Ledger(Struct, frozen=True):
                 log.error("a CDI spec does not say what was prepared", claim_uid=uid, error=str(error))
         return checkpoint
 
+    def _expect_fresh(self, checkpoint: Checkpoint, claim: PreparedClaim, era: str, recall: int) -> None:
+        promised, place = checkpoint.promised(claim.partition), checkpoint.place or claim.partition
+        if claim.channel < 0 or (checkpoint.shares(claim) and place == claim.partition):
+            return
+        if recall < promised or era != checkpoint.era or place != claim.partition:
+            facts = {"partition": claim.partition, "node": self.node, "seen": recall, "known": promised}
+            raise Recalled(sentence(Reason.RECORD_OLD, **facts))
+
     def _expect_channel_free(self, checkpoint: Checkpoint, claim: PreparedClaim) -> None:
-        for holder in checkpoint.holders(claim.partition, claim.channel):
-            if holder.domain_uid != claim.domain_uid and claim.channel >= 0:
+        """Whatever partition it was given in: on one node a number is one device."""
+        for holder in checkpoint.living(claim.boot_id):
+            if holder.channel == claim.channel and holder.domain_uid != claim.domain_uid:
                 raise NotYet(
                     sentence(
                         Reason.CHANNEL_HELD,
                         channel=claim.channel,
-                        partition=claim.partition,
+                        partition=holder.partition,
                         node=self.node,
                         holder=f"{holder.namespace}/{holder.name}",
                         holder_domain=f"{holder.namespace}/{holder.domain_name}",

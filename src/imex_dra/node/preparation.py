@@ -7,7 +7,7 @@ at once. Unpreparing needs nothing but the local disk, whatever is gone.
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 import structlog
@@ -21,13 +21,15 @@ from imex_dra.api.reasons import Reason, sentence
 from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import ApiRetryable, Forbidden, NotFound, NotYet, Rejected
+from imex_dra.base.waiting import first_of
 from imex_dra.cdi.spec import device_id
 from imex_dra.dra.plugin import ClaimId, PreparedDevice
 from imex_dra.kube.client import Client, Selection
 from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
 from imex_dra.node.claims import Wish, base_request, read_wish
+from imex_dra.node.departure import Departure, watching
 from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
-from imex_dra.node.ledger import Ledger
+from imex_dra.node.ledger import Ledger, Recalled
 from imex_dra.node.readiness import Knowledge, Obstacle
 from imex_dra.node.situation import Situation
 
@@ -60,15 +62,28 @@ class Preparation:
             return _devices(held)
         wish = await self._read(claim, start)
         log.info("preparing", claim=str(claim), domain=wish.domain_uid)
-        grant = await self._grant(wish, checkpoint, start)
-        prepared = _prepared(wish, grant, self._situation.known)
-        await asyncio.to_thread(self._ledger.enter, prepared, checkpoint.calls)
+        prepared = await self._enter(wish, checkpoint, start)
         log.info("prepared", claim=str(claim), channel=prepared.channel)
         return _devices(prepared)
 
     async def unprepare(self, claim: ClaimId) -> None:
-        await asyncio.to_thread(self._ledger.strike, claim.uid)
+        checkpoint = await asyncio.to_thread(self._ledger.strike, claim.uid)
+        self._situation.learn(unprepared=checkpoint.calls)
         log.info("unprepared", claim=str(claim))
+
+    async def _enter(self, wish: Wish, began: Checkpoint, start: float) -> PreparedClaim:
+        """A grant that was recalled on its way is asked for anew; an unprepare since the call began is not."""
+        checkpoint = began
+        while True:
+            grant = await self._grant(wish, checkpoint, start)
+            prepared = _prepared(wish, grant, self._situation.known)
+            try:
+                await asyncio.to_thread(self._ledger.enter, prepared, checkpoint, grant.recall)
+            except Recalled:
+                latest = await asyncio.to_thread(self._ledger.read)
+                checkpoint = structs.replace(latest, calls=began.calls)
+                continue
+            return prepared
 
     async def _read(self, claim_id: ClaimId, start: float) -> Wish:
         request = self._client.get(RESOURCE_CLAIMS, Key(claim_id.namespace, claim_id.name))
@@ -79,7 +94,14 @@ class Preparation:
         return read_wish(claim_id, claim, self._situation.known.node)
 
     async def _grant(self, wish: Wish, checkpoint: Checkpoint, start: float) -> Grant:
+        async with AsyncExitStack() as stack:
+            return await self._wait_for_grant(wish, checkpoint, start, stack)
+
+    async def _wait_for_grant(
+        self, wish: Wish, checkpoint: Checkpoint, start: float, stack: AsyncExitStack
+    ) -> Grant:
         domain: ComputeDomain | None = None
+        departure: Departure | None = None
         while True:
             changed, known = self._situation.changed, self._situation.known
             if domain is None and known.assignment(wish.domain_uid) is None:
@@ -93,25 +115,28 @@ class Preparation:
                 return verdict
             if verdict.hopeless:
                 raise Rejected(verdict.words())
-            try:
-                async with asyncio.timeout(self._left(start)):
-                    await changed.wait()
-            except TimeoutError:
-                raise NotYet(verdict.words(self._clock.monotonic() - start)) from None
+            if departure is None:
+                name = domain.metadata.name if domain else _assigned_name(known, wish)
+                watch = watching(self._client, wish, Key(wish.claim.namespace, name))
+                departure = await stack.enter_async_context(watch)
+            await first_of(changed, departure.seen, timeout=max(0.0, self._left(start)))
+            departure.check()
+            if not changed.is_set():
+                raise NotYet(verdict.words(self._clock.monotonic() - start))
 
     async def _decide(
         self, known: Knowledge, wish: Wish, checkpoint: Checkpoint, start: float
     ) -> Grant | Obstacle:
         """What we watched may be old: a ComputeDomain that is new to this node is looked up live."""
-        verdict = decide(known, wish)
-        served = {claim.domain_uid for claim in checkpoint.claims.values()}
-        if isinstance(verdict, Obstacle) or wish.domain_uid in served:
+        promised = checkpoint.promised(known.place)
+        verdict = decide(known, wish, promised)
+        if isinstance(verdict, Obstacle) or checkpoint.shares(_prepared(wish, verdict, known)):
             return verdict
         live: NVLinkPartition | None = None
         with suppress(NotFound):
-            request = self._client.get(NVLINK_PARTITIONS, Key("", known.reading.partition))
+            request = self._client.get(NVLINK_PARTITIONS, Key("", known.place))
             live = await self._call(wish.claim, request, start)
-        return decide(structs.replace(known, partition=live), wish)
+        return decide(structs.replace(known, partition=live), wish, promised)
 
     async def _domain(self, wish: Wish, start: float) -> ComputeDomain:
         """In its namespace, or, to tell the truth about why not, anywhere."""
@@ -133,6 +158,11 @@ class Preparation:
 
     def _left(self, start: float) -> float:
         return start + self._deadline - self._clock.monotonic()
+
+
+def _assigned_name(known: Knowledge, wish: Wish) -> str:
+    assignment = known.assignment(wish.domain_uid)
+    return assignment.compute_domain.name if assignment else ""
 
 
 def _prepared(wish: Wish, grant: Grant, known: Knowledge) -> PreparedClaim:

@@ -21,7 +21,8 @@ from imex_dra.node.preparation import DEADLINE, Preparation
 from imex_dra.node.situation import Situation
 from imex_dra.node.slices import SlicePublisher
 from imex_dra.node.sources import follow_agent, follow_hardware, follow_partition
-from imex_dra.node.sweep import sweep_for_ever
+from imex_dra.node.sweep import KUBELET_RECORD, sweep_for_ever
+from imex_dra.node.voice import speaking
 
 
 async def run(
@@ -38,13 +39,25 @@ async def run(
     sweep_period: float = 60.0,
 ) -> None:
     situation, clock = Situation(node), SystemClock()
-    ledger = Ledger(node, CheckpointFile(kubelet / "plugins" / DRIVER / "imex-dra.json"), Directory(cdi), hardware)
+    plugin = kubelet / "plugins" / DRIVER
+    ledger = Ledger(node, CheckpointFile(plugin / "imex-dra.json"), Directory(cdi), hardware)
     await asyncio.to_thread(ledger.tidy)
     preparation = Preparation(client, situation, ledger, clock, deadline=prepare_deadline)
     async with serving(preparation, sockets(kubelet, secrets.token_hex(3))), asyncio.TaskGroup() as group:
         group.create_task(follow_hardware(hardware, situation, period=probe_period))
         group.create_task(follow_partition(client, situation))
         group.create_task(follow_agent(agent, situation))
-        group.create_task(CardPublisher(client, situation, ledger, address=address).run())
-        group.create_task(SlicePublisher(client, situation, clock).run())
-        group.create_task(sweep_for_ever(client, ledger, period=sweep_period))
+        cards, slices = (
+            CardPublisher(client, situation, ledger, address=address),
+            SlicePublisher(client, situation, clock),
+        )
+        group.create_task(_speak(situation, plugin / "speaker.lock", cards, slices))
+        record = kubelet / KUBELET_RECORD
+        group.create_task(sweep_for_ever(client, situation, ledger, record, period=sweep_period))
+
+
+async def _speak(situation: Situation, lock: Path, cards: CardPublisher, slices: SlicePublisher) -> None:
+    async with speaking(lock), asyncio.TaskGroup() as group:
+        situation.learn(speaking=True)
+        group.create_task(cards.run())
+        group.create_task(slices.run())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from imex_dra.api.names import LEASE, NAMESPACE
+from imex_dra.api.names import LEASE, NAMESPACE, PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, Member, MemberState, NVLinkPartition
 from imex_dra.api.reasons import Reason, sentence
@@ -21,12 +21,20 @@ class Knowledge(Struct, frozen=True):
     reading: Reading = Reading()
     daemon: DaemonState = DaemonState()
     partition: NVLinkPartition | None = None
+    place: PartitionId = PartitionId("")
+    """The partition that the hardware names, or named before its fabric broke: only another ends membership."""
+    strangers: tuple[str, ...] = ()
+    """Claims that were prepared in another partition, and whose processes may live."""
+    speaking: bool = False
+    """Whether this program speaks for the node, if there are two."""
+    unprepared: int = 0
+    """Counts unprepares: what the ledger holds may be less now."""
 
     @property
     def home(self) -> NVLinkPartition | None:
-        """The partition as it was last seen, if it is the one that the hardware names now."""
+        """The partition as it was last seen, if it is the one where the node is now."""
         seen = self.partition
-        return seen if seen is not None and seen.metadata.name == self.reading.partition else None
+        return seen if seen is not None and seen.metadata.name == self.place else None
 
     @property
     def member(self) -> Member | None:
@@ -62,10 +70,20 @@ def obstacle(known: Knowledge) -> Obstacle | None:
     return _membership_obstacle(known) or _daemon_obstacle(known)
 
 
+def place_of(reading: Reading, before: PartitionId) -> PartitionId:
+    """Where the node is by this reading; a fabric that is broken or not up yet is no reason to be elsewhere."""
+    unclear = reading.fabric.state in (FabricState.BROKEN, FabricState.PENDING)
+    return reading.partition or (before if unclear else PartitionId(""))
+
+
 def _membership_obstacle(known: Knowledge) -> Obstacle | None:
+    facts: dict[str, object]
     if known.member is not None:
         return None
-    facts: dict[str, object] = {
+    if known.strangers:
+        facts = {"node": known.node, "partition": known.reading.partition, "holders": ", ".join(known.strangers)}
+        return Obstacle(Reason.DRAIN_FIRST, False, facts)
+    facts = {
         "node": known.node,
         "partition": known.reading.partition,
         "controller_namespace": NAMESPACE,

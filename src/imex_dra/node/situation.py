@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import structs
 
-from imex_dra.node.readiness import Knowledge
+from imex_dra.node.readiness import Knowledge, place_of
 
 
 class Situation:
@@ -19,6 +19,8 @@ class Situation:
         return self._changed
 
     def learn(self, **facts: Any) -> None:
+        if "reading" in facts:
+            facts = {"place": place_of(facts["reading"], self.known.place), **facts}
         known = structs.replace(self.known, **facts)
         if known == self.known:
             return

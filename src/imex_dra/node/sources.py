@@ -11,10 +11,11 @@ from imex_dra.base.errors import Rejected
 from imex_dra.base.waiting import first_of
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.imex.link import DaemonState, frame, messages
-from imex_dra.imex.membership import membership_of
+from imex_dra.imex.membership import Membership, farewell, membership_of
 from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
+from imex_dra.node.readiness import Knowledge
 from imex_dra.node.situation import Situation
 
 _RECONNECT = 0.2
@@ -28,12 +29,12 @@ async def follow_hardware(hardware: Hardware, situation: Situation, *, period: f
 
 
 async def follow_partition(client: Client, situation: Situation) -> NoReturn:
-    """Watches the one NVLinkPartition that the hardware names, and another one when it names another."""
+    """Watches the one NVLinkPartition where the node is, and another one when it has moved."""
     while True:
-        name = situation.known.reading.partition
+        name = situation.known.place
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(_watch(client, situation, name))
-            while situation.known.reading.partition == name:
+            while situation.known.place == name:
                 await situation.changed.wait()
             watching.cancel()
         situation.learn(partition=None)
@@ -81,9 +82,16 @@ async def _tell(writer: asyncio.StreamWriter, situation: Situation) -> None:
     with suppress(ConnectionError):
         while True:
             changed, known = situation.changed, situation.known
-            membership = membership_of(known.partition, known.node) if known.partition else None
-            if membership is not None and membership != told:
-                writer.write(frame(membership))
+            message = _message(known)
+            if message is not None and message != told:
+                writer.write(frame(message))
                 await writer.drain()
-                told = membership
+                told = message
             await first_of(changed)
+
+
+def _message(known: Knowledge) -> Membership | None:
+    """What the agent has to know: who the members are, or that its daemon has no business here any more."""
+    if known.daemon.partition not in ("", known.place) and known.place and known.speaking:
+        return farewell(known.place)
+    return membership_of(known.home, known.node) if known.home else None

@@ -40,9 +40,9 @@ class NodeDriver:
         for process in (self.program, self.daemon):
             process.stop()
 
-    def node_program(self, name: str = "imex-node") -> Process:
-        """Another one may run beside the first, as during an update."""
-        return self.node.machine.process(name, *self._node_command(), *self._flags)
+    def node_program(self, name: str = "imex-node", flags: Sequence[str] | None = None) -> Process:
+        """Another one may run beside the first, as during an update; with other flags if need be."""
+        return self.node.machine.process(name, *self._node_command(), *(self._flags if flags is None else flags))
 
     def _node_command(self) -> Sequence[str]:
         return [
