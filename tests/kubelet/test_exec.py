@@ -62,20 +62,6 @@ def test_a_command_that_does_not_exist(pod: Pod, console: Console) -> None:
     assert "error executing command in container" in said.err
 
 
-def test_a_container_that_does_not_exist(pod: Pod, console: Console) -> None:
-    said = console.execute(pod, "true", flags=("-c", "nobody"))
-    assert said.code == 1
-    assert f"container nobody is not valid for pod {pod.name}" in said.err
-
-
-def test_a_container_that_does_not_run(stage: Stage, console: Console) -> None:
-    over = stage.pod(containers=[container("exit 0")], restartPolicy="Never")
-    over.until_phase("Succeeded")
-    said = console.execute(over, "true")
-    assert said.code == 1
-    assert "cannot exec into a container in a completed pod; current phase is Succeeded" in said.err
-
-
 def test_one_of_two_containers_that_is_over(stage: Stage, console: Console) -> None:
     pod = stage.pod(containers=[FOR_EVER, container("exit 0", name="over")], restartPolicy="Never")
     pod.until(lambda: pod.state("over") == "terminated" and pod.state() == "running")

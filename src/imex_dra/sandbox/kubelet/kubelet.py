@@ -35,11 +35,12 @@ from imex_dra.sandbox.kubelet.node import HEARTBEAT, NodeKeeper
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.plugins import CALL_LIMIT, WIPE_DELAY, Plugins
-from imex_dra.sandbox.kubelet.pods import RESYNC, RETRY, SHORTEST_GRACE, PodWorker, Ward
+from imex_dra.sandbox.kubelet.pods import SHORTEST_GRACE, PodWorker
 from imex_dra.sandbox.kubelet.registry import Registry
 from imex_dra.sandbox.kubelet.standins import Rule
 from imex_dra.sandbox.kubelet.views import PODS, Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
+from imex_dra.sandbox.kubelet.ward import RESYNC, RETRY, Ward
 
 log = structlog.get_logger()
 
@@ -139,9 +140,9 @@ class Kubelet:
         """With the status that we give it, not with the one that came back from the API server so far."""
         pod = self._pods.get(Key(namespace, name))
         worker = self._workers.get(pod.uid) if pod else None
-        if worker is None or worker.shown is None:
+        if worker is None or worker.reports.shown is None:
             return pod
-        return msgspec.structs.replace(worker.pod, status=worker.shown)
+        return msgspec.structs.replace(worker.pod, status=worker.reports.shown)
 
     def _changed(self, group: asyncio.TaskGroup, old: Pod | None, new: Pod | None) -> None:
         if new is None:

@@ -10,51 +10,24 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import msgspec
 import structlog
 
-from imex_dra.api.meta import Key, is_deleting, key_of
-from imex_dra.base.clock import Clock
+from imex_dra.api.meta import is_deleting, key_of
 from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.base.waiting import first_of
-from imex_dra.sandbox.kubelet.claims import Claims
-from imex_dra.sandbox.kubelet.client import NodeClient
-from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox, StartFailed
+from imex_dra.sandbox.kubelet.containers import Sandbox, StartFailed
 from imex_dra.sandbox.kubelet.environment import ConfigError
-from imex_dra.sandbox.kubelet.events import Events
-from imex_dra.sandbox.kubelet.health import Health
-from imex_dra.sandbox.kubelet.node import STRATEGIC_PATCH
-from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
-from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.plan import plan
 from imex_dra.sandbox.kubelet.prober import Condemned, Prober, leaves_nothing, words_of_end
+from imex_dra.sandbox.kubelet.reports import Reports
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
-from imex_dra.sandbox.kubelet.status import TERMINAL, Json, Situation, status
-from imex_dra.sandbox.kubelet.views import PODS, Pod, PodStatus
+from imex_dra.sandbox.kubelet.status import TERMINAL, Situation
+from imex_dra.sandbox.kubelet.views import PODS, Pod
+from imex_dra.sandbox.kubelet.ward import Ward
 
 log = structlog.get_logger()
 
-RESYNC = 60.0
-"""After a failed prepare too: the real kubelet does not take that for an error of its own."""
-
-RETRY = 10.0
 SHORTEST_GRACE = 2.0
-
-
-@dataclass(frozen=True)
-class Ward:
-    """What the workers of a node share."""
-
-    facts: NodeFacts
-    client: NodeClient
-    claims: Claims
-    runtime: Runtime
-    desk: OrderDesk
-    health: Health
-    events: Events
-    clock: Clock
-    resync: float = RESYNC
-    retry: float = RETRY
 
 
 @dataclass
@@ -64,15 +37,15 @@ class PodWorker:
     finished: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the API server does not know the pod any more."""
-    shown: PodStatus | None = None
-    """What was told of it last, or is just being told."""
     _over: bool = False
     _wanted: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: asyncio.Event = field(default_factory=asyncio.Event)
     _waiting: dict[str, Waiting] = field(default_factory=dict)
-    _told: Json = field(default_factory=dict)
     _runs: Runs = field(default_factory=dict)
     _prober: Prober | None = None
+
+    def __post_init__(self) -> None:
+        self.reports = Reports(self.ward.client)
 
     def update(self, pod: Pod) -> None:
         changed = pod.wish != self.pod.wish
@@ -260,14 +233,14 @@ class PodWorker:
 
     async def _tell(self, *, ended: bool = False) -> None:
         """Writes the status if it says something new."""
-        if self.gone.is_set() or (self.pod.status.phase in TERMINAL and not self._told):
+        if self.gone.is_set() or (self.pod.status.phase in TERMINAL and not self.reports.told):
             return
         sandbox = self.ward.runtime.sandboxes.get(self.pod.uid)
         situation = Situation(
             now=self.ward.clock.now(),
             runs=self._runs,
             waiting=self._waiting,
-            devices=self._devices(),
+            devices=self.ward.devices(self.pod),
             unstarted=frozenset(self._prober.unstarted() if self._prober else ()),
             unready=frozenset(self._prober.unready() if self._prober else ()),
             host_ip=self.ward.facts.address,
@@ -275,27 +248,9 @@ class PodWorker:
             sandbox=sandbox is not None,
             ended=ended,
         )
-        fresh = status(self.pod, situation)
-        if fresh == self._told:
-            return
-        self.shown = msgspec.convert(fresh, type=PodStatus)
-        change = {"metadata": {"uid": self.pod.uid}, "status": fresh}
-        key = Key(self.pod.metadata.namespace, self.pod.metadata.name)
-        try:
-            written = await self.ward.client.patch(
-                PODS, key, change, subresource="status", content_type=STRATEGIC_PATCH
-            )
-        except NotFound:
-            return
-        self._told = fresh
+        written = await self.reports.write(self.pod, situation)
         if written.wish == self.pod.wish:
             self.pod = written
-
-    def _devices(self) -> dict[str, list[Json]]:
-        """By container, how what it claims fares."""
-        claims, health = self.ward.claims, self.ward.health
-        claiming = [container for container in self.pod.spec.containers if container.resources.claims]
-        return {c.name: [health.entry(*each) for each in claims.allocated(self.pod, c)] for c in claiming}
 
 
 def _jittered(seconds: float) -> float:
