@@ -64,7 +64,9 @@ class Endpoint:
     ) -> web.StreamResponse:
         path = self._logs.file(pod, name, attempt)
         if not path.exists():
-            raise web.HTTPBadRequest(text=f'the log of container "{name}" in pod "{pod.metadata.name}" is gone')
+            where = f'container "{name}" in pod "{pod.metadata.name}"'
+            why = "the log is gone" if self._runtime.has_inside else "hollow containers write nothing"
+            raise web.HTTPBadRequest(text=f"{where}: {why}")
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         response.enable_chunked_encoding()
         await response.prepare(request)
