@@ -124,6 +124,22 @@ def test_a_size_that_does_not_fit_is_capped_and_said(rack: Rack) -> None:
     assert "# maxBytes is not 1048576: 8192 is each rank's share of the free memory" in output
 
 
+def test_if_all_sizes_are_too_large_the_largest_that_fits_is_done(rack: Rack) -> None:
+    script = "import sys; from imex_dra.softimex import allreduce, programs; programs._available = lambda: 32768;"
+    codes, output, _ = Job(
+        rack, 2, ["-c", f"{script} sys.exit(allreduce.main(['-b', '512M', '-e', '8G', '-g', '1']))"]
+    ).end()
+    assert codes == {0}
+    rows = [line.split() for line in output.splitlines() if line and not line.startswith("#")]
+    assert [row[0] for row in rows] == ["8192"]
+
+
+@pytest.mark.parametrize("words", [["-b", "1M", "-e", "1K"], ["-g", "4"]])
+def test_what_would_do_nothing_or_something_else_is_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        allreduce.main(words)
+
+
 def test_a_rank_that_is_killed_ends_the_others(rack: Rack) -> None:
     job = Job(rack, 3, module("allreduce", "-b", "1M", "-e", "1M", "-n", "100000"))
     assert job.ranks[0].stdout

@@ -29,6 +29,10 @@ class Plan(NamedTuple):
     iterations: int
     warmups: int
 
+    def within(self, share: int) -> "Plan":
+        """The same with no size above the share; if all are, the share itself, so that something is done."""
+        return self._replace(smallest=min(self.smallest, share), largest=min(self.largest, share))
+
     def sizes(self) -> Iterator[int]:
         size = self.smallest
         while size <= self.largest:
@@ -50,6 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-g", "--ngpus", type=int, choices=[1], default=1, metavar="1", help="GPUs of a rank: one")
     parser.add_argument("-w", "--warmup_iters", type=_count, default=1, metavar="N", help="default: 1")
     options = parser.parse_args(argv)
+    if options.minbytes > options.maxbytes:
+        parser.error("--minbytes is larger than --maxbytes: there would be nothing to do")
     plan = Plan(options.minbytes, options.maxbytes, options.stepfactor, options.iters, options.warmup_iters)
     return programs.run(lambda channel, group: reduce_all(channel, group, plan))
 
@@ -58,7 +64,7 @@ def reduce_all(
     channel: Channel, group: Group, plan: Plan, plus: Callable[[bytes, memoryview], bytes] = ring.add
 ) -> int:
     asked = plan.largest
-    plan = plan._replace(largest=min(asked, programs.fair_share(channel, group) // UNIT * UNIT))
+    plan = plan.within(programs.fair_share(channel, group) // UNIT * UNIT)
     own = channel.allocate(DATA + plan.largest, programs.device(channel, group))
     handles: list[str] = group.all_values(own.export().hex())
     left = channel.attach(bytes.fromhex(handles[group.place.rank - 1]))
