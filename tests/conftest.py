@@ -88,10 +88,12 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two simulated racks with our driver, for tests in folders called `racks`. Who harms it mends it."""
-    with running(of_racks(2, "gb200-nvl72", name=f"test-{os.getpid()}")) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        with running(of_racks(2, "gb200-nvl72", name=f"test-{os.getpid()}")) as started:
+            yield started
 
 
 def install_crds(control_plane: ControlPlane) -> None:

@@ -1,6 +1,8 @@
 """Two racks on a real control plane, as a user sees them."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -47,11 +49,14 @@ def test_18_pods_of_a_compute_domain_in_one_rack_have_the_same_channel(cluster: 
 
 def test_each_program_speaks_for_itself(cluster: Cluster) -> None:
     """Identities as on a real cluster: nodes, and service accounts bound to theirs."""
-    lines = cluster.audit_log.read_text().splitlines()
-    users = {
-        user
-        for user in ("system:node:r1-n17", "system:serviceaccount:imex-dra:imex-node")
-        if any(f'"username":"{user}"' in line for line in lines)
-    }
-    assert users == {"system:node:r1-n17", "system:serviceaccount:imex-dra:imex-node"}
-    assert any('"authentication.kubernetes.io/node-name":["r1-n17"]' in line for line in lines)
+    node, account = "system:node:r1-n17", "system:serviceaccount:imex-dra:imex-node"
+    entries = [json.loads(line) for line in cluster.audit_log.read_text().splitlines()]
+    users = {entry["user"]["username"] for entry in entries}
+    bound = {name for e in entries if e["user"]["username"] == account for name in _bound_to(e)}
+    assert {node, account, "system:serviceaccount:imex-dra:imex-controller"} <= users
+    assert bound == set(cluster.nodes)
+
+
+def _bound_to(entry: dict[str, Any]) -> list[str]:
+    found: list[str] = entry["user"].get("extra", {}).get("authentication.kubernetes.io/node-name", [])
+    return found

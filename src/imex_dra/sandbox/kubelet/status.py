@@ -39,7 +39,7 @@ def status(pod: Pod, situation: Situation) -> Json:
     spec = pod.spec
     phase = _phase(pod, situation)
     named = [(kind, *verdict) for kind, verdict in _conditions(pod, situation, phase).items()]
-    addresses = {"podIP": situation.pod_ip, "podIPs": [{"ip": situation.pod_ip}]} if situation.pod_ip else {}
+    addresses = _addresses(situation.pod_ip) if situation.pod_ip else {}
     return {
         "phase": phase,
         "observedGeneration": pod.metadata.generation,
@@ -51,6 +51,11 @@ def status(pod: Pod, situation: Situation) -> Json:
         "initContainerStatuses": [_container(pod, c, situation, init=True) for c in spec.init_containers],
         "containerStatuses": [_container(pod, c, situation) for c in spec.containers],
     }
+
+
+def _addresses(pod_ip: str) -> Json:
+    """Without the word to replace them, the API server would keep those of a sandbox that was lost."""
+    return {"podIP": pod_ip, "podIPs": [{"$patch": "replace"}, {"ip": pod_ip}]}
 
 
 def _phase(pod: Pod, situation: Situation) -> str:
