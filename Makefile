@@ -63,8 +63,8 @@ test-kube: kube ## the tests on a real control plane and on real kubelets with c
 bench: kube ## measure, each figure beside its yardstick; writes docs/benchmarks.md
 	@python -m bench $(or $(ARGS),cache reconcile softimex watch)
 
-bench-kube: kube ## the same on real kubelets: what a channel costs a pod, the API server, memory
-	@python -m bench kubelet
+bench-kube: kube ## the same on real kubelets and on simulated racks: what a channel costs, how soon racks are there
+	@python -m bench $(or $(ARGS),kubelet racks)
 
 SECONDS_EACH ?= 60
 

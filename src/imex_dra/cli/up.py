@@ -9,7 +9,7 @@ from imex_dra.base.logging import configure
 from imex_dra.hardware.profiles import PROFILES
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.cluster import detached, running
-from imex_dra.sandbox.cluster.host import Wish
+from imex_dra.sandbox.cluster.settings import Wish
 from imex_dra.sandbox.kubelet import standins
 from imex_dra.sandbox.kubernetes import binaries
 

@@ -88,9 +88,9 @@ def running_pod(cluster: Cluster) -> str:
     return mark
 
 
-def until_nothing_is_left(places: Places, mark: str) -> None:
+def until_nothing_is_left(places: Places, *marks: str) -> None:
     assert free(places.name, within=60)
-    words = (str(places.run), str(places.state / "control-plane"), mark)
+    words = (str(places.run), str(places.state / "control-plane"), *marks)
     assert eventually(lambda: mentions(*words) == [], 60), mentions(*words)
     assert not places.run.exists()
     assert {path.name for path in places.state.iterdir()} == {"logs"}
@@ -126,7 +126,7 @@ def test_two_side_by_side(cluster: Cluster, file: Path, name: str) -> None:
     other.ask("stop")
     child.communicate(timeout=120)
     assert child.returncode == 0
-    until_nothing_is_left(other.places, "nothing")
+    until_nothing_is_left(other.places)
     assert len(cluster.kubectl.get("nodes")["items"]) == 36
 
 
@@ -144,7 +144,7 @@ def test_detached_and_down(file: Path, name: str) -> None:
     down = imex("down", f"--name={name}")
     assert down.returncode == 0, down.stderr
     assert not is_held(name)
-    until_nothing_is_left(places, "nothing")
+    until_nothing_is_left(places)
     nobody = imex("down", f"--name={name}")
     assert nobody.returncode == 1
     assert f"no cluster {name} runs" in nobody.stderr
@@ -159,4 +159,4 @@ def test_one_that_is_stopped_while_it_starts_leaves_nothing(file: Path, name: st
     said, told = child.communicate(timeout=120)
     assert said == ""
     assert "stopped while it started" in told
-    until_nothing_is_left(places, "nothing")
+    until_nothing_is_left(places)

@@ -13,8 +13,8 @@ from imex_dra.base.logging import configure
 from imex_dra.sandbox.cluster import running
 from imex_dra.sandbox.cluster.handle import is_ready
 from imex_dra.sandbox.cluster.hold import holder, is_held, taken_already
-from imex_dra.sandbox.cluster.host import Wish
 from imex_dra.sandbox.cluster.places import Places
+from imex_dra.sandbox.cluster.settings import Wish
 
 _LOOK = 0.1
 

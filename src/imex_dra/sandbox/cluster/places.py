@@ -30,9 +30,9 @@ class Places:
     def node(self, name: str) -> Path:
         return self.run / name
 
-    def account(self, node: str) -> Path:
-        """The kubeconfig of the node's driver."""
-        return self.accounts / f"{node}.kubeconfig"
+    def account(self, name: str) -> Path:
+        """The kubeconfig of a node's driver, or of the controller."""
+        return self.accounts / f"{name}.kubeconfig"
 
     def log(self, program: str) -> Path:
         return self.logs / f"{program}.log"

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -12,10 +13,12 @@ import click
 
 from imex_dra.base.errors import Unavailable
 from imex_dra.sandbox import control
+from imex_dra.sandbox.cluster.answers import Answers
 from imex_dra.sandbox.cluster.hold import Hold, free, holder
-from imex_dra.sandbox.cluster.host import Host, Wish
+from imex_dra.sandbox.cluster.host import Host
 from imex_dra.sandbox.cluster.janitor import Janitor
 from imex_dra.sandbox.cluster.places import Places, claim_directory
+from imex_dra.sandbox.cluster.settings import Wish
 from imex_dra.sandbox.cluster.steps import Steps
 from imex_dra.sandbox.control import Request
 from imex_dra.sandbox.descriptors import raise_limit
@@ -70,29 +73,23 @@ def _furnish(places: Places) -> None:
     places.pid.write_text(f"{os.getpid()}\n")
 
 
-def _perishable(places: Places) -> list[Any]:
+def _perishable(places: Places) -> list[Path]:
     """Everything but logs."""
-    settings = [places.state / f"{name}.json" for name in ("kubelets", "crew")]
-    return [
-        places.run,
-        places.kubeconfig,
-        places.pid,
-        places.description,
-        places.accounts,
-        places.control_plane,
-        *settings,
-    ]
+    told = [places.state / f"{name}.json" for name in ("kubelets", "crew")]
+    known = [places.kubeconfig, places.pid, places.description, places.accounts, places.control_plane]
+    return [places.run, *known, *told]
 
 
 async def _serve(host: Host, places: Places, steps: Steps) -> None:
     stopped = asyncio.Event()
     for number in _STOPPING:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    answers = Answers(host)
 
     async def answer(request: Request) -> Any:
         if request.do == "stop":
             return stopped.set()
-        return await host.answer(request)
+        return await answers.answer(request)
 
     async with control.serving(places.control, answer):
         steps.say(f"{len(host.nodes)} nodes after {steps.elapsed:.1f} s. Ctrl-C stops them. In another shell:")

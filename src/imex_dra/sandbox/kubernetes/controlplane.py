@@ -77,12 +77,23 @@ class ControlPlane:
 
     def start(self) -> None:
         try:
-            self._etcd.start()
-            self.start_apiserver()
-            self._start_clients()
+            self.launch()
+            self.until_ready()
         except BaseException:
             self.stop()
             raise
+
+    def launch(self) -> None:
+        """Until the API server answers; the others are only started."""
+        self._etcd.start()
+        self.start_apiserver()
+        for process in self._clients():
+            process.start()
+
+    def until_ready(self) -> None:
+        """Pods can be created."""
+        if self._manager:
+            self._manager.until(self._has_service_accounts, within=self._ready_within)
 
     def stop(self) -> None:
         for process in (*self._clients(), self._apiserver):
@@ -111,12 +122,6 @@ class ControlPlane:
     def compact(self) -> None:
         """Make etcd forget the past; what that does to a client is said above."""
         self._etcd.compact()
-
-    def _start_clients(self) -> None:
-        for process in self._clients():
-            process.start()
-        if self._manager:
-            self._manager.until(self._has_service_accounts, within=self._ready_within)
 
     def _clients(self) -> list[Process]:
         return [process for process in (self._manager, self._scheduler) if process]
