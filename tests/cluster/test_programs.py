@@ -18,7 +18,10 @@ SLEEPER = "import sys, time; print('here', flush=True); time.sleep(600)"
 
 
 class Trial:
-    """A program that only counts how often it was started."""
+    """Work that only counts how often it was started."""
+
+    name = "imex-node"
+    argv = (sys.executable, "-c", SLEEPER)
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -27,23 +30,15 @@ class Trial:
         self.program = self.make()
 
     def make(self, *, apart: bool = False) -> Program:
-        return Program(
-            "imex-node",
-            "n0",
-            work=self._work,
-            argv=[sys.executable, "-c", SLEEPER],
-            log=self.log,
-            serves=self._serves,
-            apart=apart,
-        )
+        return Program(self, "n0", log=self.log, apart=apart)
 
-    async def _work(self) -> None:
+    async def run(self) -> None:
         self.started += 1
         if self.fails:
             raise ValueError("it fails")
         await asyncio.sleep(600)
 
-    async def _serves(self) -> None:
+    async def serves(self, log: Path) -> None:
         await until(lambda: "here" in self.said())
 
     def said(self) -> str:

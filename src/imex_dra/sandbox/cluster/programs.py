@@ -8,10 +8,10 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import structlog
 from structlog.contextvars import bind_contextvars
@@ -23,28 +23,30 @@ log = structlog.get_logger()
 RESTART = 1.0
 DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 _PATIENCE = 5.0
+_SERVES_WITHIN = 60.0
+"""Then a signal is sent all the same: perhaps what it needs is what is broken."""
+
+
+class Work(Protocol):
+    """A program, as a coroutine and as a command."""
+
+    name: str
+
+    @property
+    def argv(self) -> Sequence[str]: ...
+
+    async def run(self) -> None: ...
+
+    async def serves(self, log: Path) -> None:
+        """Returns when a process of it, which writes to this log, does what it is there for."""
 
 
 class Program:
-    """`work` is the program as a coroutine, `argv` as a command; `serves` waits until a process of it does."""
-
-    def __init__(
-        self,
-        name: str,
-        node: str,
-        *,
-        work: Callable[[], Coroutine[Any, Any, None]],
-        argv: Sequence[str],
-        log: Path,
-        serves: Callable[[], Awaitable[None]],
-        apart: bool = False,
-    ) -> None:
-        self.name = name
-        self._node = node
+    def __init__(self, work: Work, node: str, *, log: Path, apart: bool = False) -> None:
+        self.name = work.name
         self._work = work
-        self._argv = argv
+        self._node = node
         self._log = log
-        self._serves = serves
         self._apart = apart
         self._process: Process | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -88,7 +90,8 @@ class Program:
             await self.stop()
             self._apart = True
             self.start()
-            await self._serves()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._work.serves(self._log), _SERVES_WITHIN)
 
     def signal(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):
@@ -98,7 +101,7 @@ class Program:
         bind_contextvars(program=self.name, node=self._node)
         while True:
             try:
-                await (self._run_apart() if self._apart else self._work())
+                await (self._run_apart() if self._apart else self._work.run())
                 log.warning("ended, and is started again")
             except Exception as error:
                 log.error("failed, and is started again", exc_info=error)
@@ -108,7 +111,7 @@ class Program:
         with self._log.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 *DIES_WITH_US,
-                *self._argv,
+                *self._work.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

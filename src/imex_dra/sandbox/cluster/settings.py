@@ -7,6 +7,7 @@ from msgspec import Struct
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.cluster import crew
 from imex_dra.sandbox.cluster.places import Places
+from imex_dra.sandbox.cluster.works import Post
 from imex_dra.sandbox.kubelet import program as kubelets
 from imex_dra.sandbox.kubelet.fleet import Member
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
@@ -57,9 +58,7 @@ def for_kubelets(
 
 
 def for_crew(wish: Wish, places: Places, nodes: Sequence[SimulatedNode]) -> crew.Settings:
-    posts = [
-        crew.Post(node.name, node.address, places.node(node.name), places.account(node.name)) for node in nodes
-    ]
+    posts = [Post(node.name, node.address, places.node(node.name), places.account(node.name)) for node in nodes]
     return crew.Settings(posts, places.fabric, places.logs, places.crew, wish.apart)
 
 
