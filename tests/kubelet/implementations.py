@@ -13,10 +13,11 @@ from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.kubelet.certificates import tls
 from imex_dra.sandbox.kubelet.client import Switchboard
 from imex_dra.sandbox.kubelet.containers import Launcher
-from imex_dra.sandbox.kubelet.fleet import Fleet, Member
+from imex_dra.sandbox.kubelet.fleet import Fleet
 from imex_dra.sandbox.kubelet.hollow import Hollow
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.processes import Processes
+from imex_dra.sandbox.kubelet.settings import Member
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.kubernetes.network import Network
 from imex_dra.sandbox.kubernetes.node import Node

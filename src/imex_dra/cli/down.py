@@ -3,8 +3,7 @@
 import click
 
 from imex_dra.base.errors import Rejected
-from imex_dra.sandbox.cluster import running
-from imex_dra.sandbox.cluster.hold import is_held
+from imex_dra.sandbox.cluster.hold import end, is_held
 
 
 @click.command(
@@ -20,5 +19,5 @@ from imex_dra.sandbox.cluster.hold import is_held
 def command(name: str) -> None:
     if not is_held(name):
         raise Rejected(f"no cluster {name} runs: nothing to end")
-    running.stop(name)
+    end(name)
     click.echo(f"cluster {name} is gone", err=True)

@@ -13,26 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from imex_dra.base import logging
 from imex_dra.base.errors import Misconfigured, Rejected
 from imex_dra.sandbox.cluster import nvidiaimex
+from imex_dra.sandbox.cluster.posts import Post, Settings
 from imex_dra.sandbox.cluster.programs import Program
-from imex_dra.sandbox.cluster.works import DaemonWork, NodeWork, Post
+from imex_dra.sandbox.cluster.works import DaemonWork, NodeWork
 from imex_dra.sandbox.control import Request, serving
 from imex_dra.sandbox.descriptors import raise_limit
 
 NVIDIA_IMEX = "nvidia-imex"
-
-
-class Settings(Struct, frozen=True):
-    posts: list[Post]
-    fabric: Path
-    logs: Path
-    control: Path
-    apart: bool = False
-    """Every program in a process of its own."""
 
 
 class Mate:

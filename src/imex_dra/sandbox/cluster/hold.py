@@ -7,12 +7,14 @@ from the kernel. A name is a user's own; numbers (networks 127.16, 127.17, …) 
 
 import errno
 import os
+import signal
 import socket
 import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from imex_dra.base.errors import Misconfigured
+from imex_dra.base.errors import Misconfigured, Unavailable
 from imex_dra.sandbox.racks import MAX_CLUSTERS
 
 _PREFIX = "\0imex-dra"
@@ -80,6 +82,17 @@ def free(name: str, within: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def end(name: str, *, within: float = 60) -> None:
+    """Asks the holder to end, insists after a while, and returns when nothing is left of it."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if (pid := holder(name)) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if free(name, within):
+            return
+    raise Unavailable(f"the cluster {name} was killed, but something still holds its name after {within:.0f} s")
 
 
 def _take(address: str) -> socket.socket | None:

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 from msgspec import Struct
@@ -18,13 +17,12 @@ from msgspec import Struct
 from imex_dra.base.errors import ImexError, Unavailable
 from imex_dra.base.files import write_atomically
 from imex_dra.sandbox import racks
-from imex_dra.sandbox.cluster import crew, manifests, readiness, settings, tokens
+from imex_dra.sandbox.cluster import manifests, readiness, settings, tokens
 from imex_dra.sandbox.cluster.gateway import Gateway
 from imex_dra.sandbox.cluster.handle import Description, NodeEntry
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.cluster.settings import Wish
 from imex_dra.sandbox.cluster.steps import Steps
-from imex_dra.sandbox.kubelet import program as kubelets
 from imex_dra.sandbox.kubernetes import binaries, driver, kubeconfig, mpioperator
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.kubernetes.mpioperator import MpiOperator
@@ -34,6 +32,7 @@ from imex_dra.sandbox.racks import SimulatedNode
 
 CONTROLLER, APISERVER = "imex-controller", "kube-apiserver"
 _READY_WITHIN = 240.0
+_CREW, _KUBELETS = "imex_dra.sandbox.cluster.crew", "imex_dra.sandbox.kubelet.program"
 
 
 class Host:
@@ -87,7 +86,7 @@ class Host:
         for node in self.nodes:
             NodeRoot(self.places.node(node.name)).make(node.hardware, address=node.address)
         if self.wish.driver:
-            self._vital.append(self._module(crew, settings.for_crew(self.wish, self.places, self.nodes), "crew"))
+            self._vital.append(self._module(_CREW, settings.for_crew(self.wish, self.places, self.nodes), "crew"))
 
     def _start_control_plane(self) -> None:
         users = {settings.user(node): ["system:nodes"] for node in self.nodes}
@@ -111,7 +110,7 @@ class Host:
 
     def _start_nodes(self) -> None:
         told = settings.for_kubelets(self.wish, self.places, self.nodes, self.control_plane, self._servers)
-        self._vital.append(self._module(kubelets, told, "kubelets"))
+        self._vital.append(self._module(_KUBELETS, told, "kubelets"))
         if self.wish.driver:
             self._start_controller()
             asyncio.run(self._hand_out_tokens())
@@ -152,11 +151,11 @@ class Host:
     def _words(self) -> str:
         return self.failure() or f"See the logs in {self.places.logs}"
 
-    def _module(self, module: ModuleType, told: Struct, name: str) -> Process:
+    def _module(self, module: str, told: Struct, name: str) -> Process:
         """A program of ours that reads what it is to do from a file."""
         file = self.places.state / f"{name}.json"
         write_atomically(file, msgspec.json.encode(told, enc_hook=str), mode=0o600)
-        return self._run(Process(name, [sys.executable, "-m", module.__name__, file], log=self.places.log(name)))
+        return self._run(Process(name, [sys.executable, "-m", module, file], log=self.places.log(name)))
 
     def _run(self, process: Process) -> Process:
         self._running.callback(process.stop, within=0)

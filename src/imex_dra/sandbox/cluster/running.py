@@ -14,7 +14,7 @@ import click
 from imex_dra.base.errors import Unavailable
 from imex_dra.sandbox import control
 from imex_dra.sandbox.cluster.answers import Answers
-from imex_dra.sandbox.cluster.hold import Hold, free, holder
+from imex_dra.sandbox.cluster.hold import Hold
 from imex_dra.sandbox.cluster.host import Host
 from imex_dra.sandbox.cluster.janitor import Janitor
 from imex_dra.sandbox.cluster.places import Places, claim_directory
@@ -99,14 +99,3 @@ async def _serve(host: Host, places: Places, steps: Steps) -> None:
                 raise Unavailable(words)
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopped.wait(), _LOOK)
-
-
-def stop(name: str, *, within: float = 60) -> None:
-    """From outside: asks, insists after a while, and returns when nothing is left."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if (pid := holder(name)) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if free(name, within):
-            return
-    raise Unavailable(f"the cluster {name} was killed, but something still holds its name after {within:.0f} s")

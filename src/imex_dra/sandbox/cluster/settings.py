@@ -5,11 +5,9 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from imex_dra.sandbox import racks
-from imex_dra.sandbox.cluster import crew
+from imex_dra.sandbox.cluster import posts
 from imex_dra.sandbox.cluster.places import Places
-from imex_dra.sandbox.cluster.works import Post
-from imex_dra.sandbox.kubelet import program as kubelets
-from imex_dra.sandbox.kubelet.fleet import Member
+from imex_dra.sandbox.kubelet import settings as kubelets
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.standins import Rule
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
@@ -38,7 +36,7 @@ def for_kubelets(
     """`servers`: the API server's address for each node."""
     own = control_plane.authority.server("kubelets", [f"IP:{node.address}" for node in nodes])
     members = [
-        Member(
+        kubelets.Member(
             facts(index, node),
             places.node(node.name),
             control_plane.identities.token(user(node)),
@@ -57,9 +55,11 @@ def for_kubelets(
     )
 
 
-def for_crew(wish: Wish, places: Places, nodes: Sequence[SimulatedNode]) -> crew.Settings:
-    posts = [Post(node.name, node.address, places.node(node.name), places.account(node.name)) for node in nodes]
-    return crew.Settings(posts, places.fabric, places.logs, places.crew, wish.apart)
+def for_crew(wish: Wish, places: Places, nodes: Sequence[SimulatedNode]) -> posts.Settings:
+    manned = [
+        posts.Post(node.name, node.address, places.node(node.name), places.account(node.name)) for node in nodes
+    ]
+    return posts.Settings(manned, places.fabric, places.logs, places.crew, wish.apart)
 
 
 def user(node: SimulatedNode) -> str:

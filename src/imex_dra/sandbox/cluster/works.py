@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
-from msgspec import Struct
-
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.daemon.agent import Agent
 from imex_dra.hardware.simulated import SimulatedHardware
@@ -21,20 +19,12 @@ from imex_dra.imex.link import DaemonState, messages
 from imex_dra.kube.client import Client
 from imex_dra.node import program as node
 from imex_dra.sandbox.cluster.innerctl import InnerCtl
+from imex_dra.sandbox.cluster.posts import Post
 from imex_dra.sandbox.cluster.programs import DIES_WITH_US
 
 _IMEX = (sys.executable, "-m", "imex_dra.cli")
 _REGISTERED = "the kubelet registered the driver"
 _LOOK = 0.1
-
-
-class Post(Struct, frozen=True):
-    """Where one member of the crew works."""
-
-    node: str
-    address: str
-    root: Path
-    kubeconfig: Path
 
 
 class NodeWork:

@@ -3,27 +3,18 @@
 import asyncio
 import ssl
 from collections.abc import Callable
-from pathlib import Path
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from imex_dra.base.clock import Clock, SystemClock
 from imex_dra.sandbox.kubelet.client import NodeClient, Switchboard
 from imex_dra.sandbox.kubelet.containers import Launcher, Runtime
 from imex_dra.sandbox.kubelet.hollow import Hollow
 from imex_dra.sandbox.kubelet.kubelet import Kubelet, Timing
-from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
+from imex_dra.sandbox.kubelet.settings import Member
 from imex_dra.sandbox.kubelet.standins import Rule
 
 _DIRECTORIES = ("k/plugins", "k/plugins_registry", "run/cdi", "etc/cdi", "pods")
-
-
-class Member(Struct, frozen=True):
-    facts: NodeFacts
-    root: Path
-    token: str
-    server: str = ""
-    """The API server's address for this node, if it has one of its own."""
 
 
 class Machine:

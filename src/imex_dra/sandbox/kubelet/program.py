@@ -13,10 +13,9 @@ import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from imex_dra.base import logging
 from imex_dra.base.errors import Misconfigured, Rejected
@@ -25,29 +24,10 @@ from imex_dra.sandbox.descriptors import raise_limit
 from imex_dra.sandbox.kubelet.certificates import tls
 from imex_dra.sandbox.kubelet.client import Switchboard
 from imex_dra.sandbox.kubelet.containers import Launcher
-from imex_dra.sandbox.kubelet.fleet import Fleet, Machine, Member
+from imex_dra.sandbox.kubelet.fleet import Fleet, Machine
 from imex_dra.sandbox.kubelet.hollow import Hollow
 from imex_dra.sandbox.kubelet.processes import Processes
-from imex_dra.sandbox.kubelet.standins import Rule
-
-
-class Serving(Struct, frozen=True):
-    """The certificate of the kubelets' own API, one for all of them."""
-
-    certificate: Path
-    key: Path
-
-
-class Settings(Struct, frozen=True):
-    server: str
-    authority: Path
-    nodes: list[Member]
-    serving: Serving | None = None
-    """Without it there is no `kubectl logs` and `exec`."""
-    containers: Literal["hollow", "processes"] = "processes"
-    rules: tuple[Rule, ...] = ()
-    """Stand-ins for images and commands."""
-    control: Path | None = None
+from imex_dra.sandbox.kubelet.settings import Settings
 
 
 async def run(settings: Settings) -> None:
