@@ -22,7 +22,7 @@ from imex_dra.sandbox.kubelet.prober import Condemned, Prober, leaves_nothing, w
 from imex_dra.sandbox.kubelet.reports import Reports
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
 from imex_dra.sandbox.kubelet.status import TERMINAL, Situation
-from imex_dra.sandbox.kubelet.views import PODS, Pod
+from imex_dra.sandbox.kubelet.views import PODS, ContainerStatus, Pod
 from imex_dra.sandbox.kubelet.ward import Ward
 
 log = structlog.get_logger()
@@ -43,9 +43,12 @@ class PodWorker:
     _waiting: dict[str, Waiting] = field(default_factory=dict)
     _runs: Runs = field(default_factory=dict)
     _prober: Prober | None = None
+    _ran: tuple[ContainerStatus, ...] = ()
+    """What ran when we first heard of the pod, which our own words on it would cover."""
 
     def __post_init__(self) -> None:
         self.reports = Reports(self.ward.client)
+        self._ran = tuple(known for known in self.pod.status.container_statuses if known.state.running is not None)
 
     def update(self, pod: Pod) -> None:
         changed = pod.wish != self.pod.wish
@@ -124,12 +127,11 @@ class PodWorker:
     def _create(self) -> Sandbox:
         """What the API server calls running but no runtime knows was lost, with the machine perhaps."""
         sandbox = self.ward.runtime.create(self.pod, self.ward.facts.pod_network)
-        for known in self.pod.status.container_statuses:
-            if known.state.running is not None:
-                now = self.ward.clock.now()
-                words = "The container could not be located when the pod was terminated"
-                end = End(137, now, words, "ContainerStatusUnknown")
-                sandbox.runs[known.name] = (Run(known.container_id, known.restart_count, now, end),)
+        for known in self._ran:
+            now = self.ward.clock.now()
+            words = "The container could not be located when the pod was terminated"
+            end = End(137, now, words, "ContainerStatusUnknown")
+            sandbox.runs[known.name] = (Run(known.container_id, known.restart_count, now, end),)
         return sandbox
 
     def _probing(self, sandbox: Sandbox, group: asyncio.TaskGroup) -> Prober:
