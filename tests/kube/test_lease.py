@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from imex_dra.api.meta import Key
 from imex_dra.base.clock import LoopClock
@@ -26,6 +26,10 @@ STOPPING = 4.0
 MARGIN = TIMING.duration - TIMING.deadline - STOPPING
 PATIENCE = 10.0
 """After which a client gives up an answer."""
+
+
+WHO = st.integers(0, 2)
+BROKEN = st.sampled_from(["refused", "silent", "deaf"])
 
 
 @dataclass
@@ -50,18 +54,19 @@ class Line:
     """A candidate's way to the API server: `fine`, `slow`, `refused`, `silent`, or `deaf`: answers are lost."""
 
     state: str = "fine"
-    delay: float = 0.0
+    there: float = 0.0
+    back: float = 0.0
     broken_since: float | None = None
 
-    async def to_the_server(self) -> None:
-        await asyncio.sleep(self.delay)
+    async def carry_there(self) -> None:
+        await asyncio.sleep(self.there)
         if self.state == "refused":
             raise httpx2.ConnectError("refused")
         if self.state == "silent":
             await self.give_up()
 
-    async def back(self) -> None:
-        await asyncio.sleep(self.delay)
+    async def carry_back(self) -> None:
+        await asyncio.sleep(self.back)
         if self.state == "deaf":
             await self.give_up()
 
@@ -74,14 +79,17 @@ class Line:
 class Candidate:
     name: str
     clock: SkewedClock
+    late: float
     memory: Memory
     changed: Callable[[], None]
     line: Line = field(default_factory=Line)
     process: Process = field(default_factory=Process)
     busy: bool = False
     ending: bool = False
+    dead: bool = False
     stopped_at: float = 0.0
     stopped_for: float = 0.0
+    awake_since: float = -1.0
     terms: int = 0
 
     @property
@@ -90,8 +98,14 @@ class Candidate:
         stopped = self.stopped_for + (time() - self.stopped_at if self.process.stopped else 0.0)
         return stopped >= MARGIN
 
+    @property
+    def just_awake(self) -> bool:
+        """Stopped a moment ago at any instruction; it had no time yet to look at the clock."""
+        return time() - self.awake_since < 0.001
+
     async def stand(self) -> None:
-        client = self.memory.client("imex-controller", self.line.to_the_server, self.line.back)
+        client = self.memory.client("imex-controller", self.line.carry_there, self.line.carry_back)
+        await asyncio.sleep(self.late)
         while True:
             election = LeaderElection(client, KEY, self.name, self.clock, TIMING)
             try:
@@ -100,7 +114,9 @@ class Candidate:
                 continue
 
     async def work(self) -> None:
-        self.busy, self.ending, self.stopped_for = True, False, 0.0
+        self.busy, self.ending = True, False
+        if not self.just_awake:
+            self.stopped_for = 0.0
         self.terms += 1
         self.changed()
         try:
@@ -112,16 +128,16 @@ class Candidate:
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Three candidates; lines break and heal, processes stop and go on, strangers touch the Lease."""
+    """Three candidates; lines break and heal, processes stop, go on and die, strangers touch the Lease."""
 
-    @initialize(offsets=st.tuples(*[st.floats(-1000, 1000)] * 3))
-    def start(self, offsets: tuple[float, ...]) -> None:
+    @initialize(offsets=st.tuples(*[st.floats(-1000, 1000)] * 3), delays=st.permutations([0.0, 0.7, 1.3]))
+    def start(self, offsets: tuple[float, ...], delays: list[float]) -> None:
         self.runner = runner()
         self.runner.get_loop().set_task_factory(make_task)
         self.memory = Memory()
         self.candidates = [
-            Candidate(f"candidate-{number}", SkewedClock(offset), self.memory, self.look)
-            for number, offset in enumerate(offsets)
+            Candidate(f"candidate-{number}", SkewedClock(offset), delay, self.memory, self.look)
+            for number, (offset, delay) in enumerate(zip(offsets, delays, strict=True))
         ]
         self.overlap = ""
         self.runner.run(self.open_the_poll())
@@ -137,7 +153,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     def look(self) -> None:
         busy = [candidate for candidate in self.candidates if candidate.busy]
-        working = [candidate.name for candidate in busy if not (candidate.ending or candidate.process.stopped)]
+        awake = [candidate for candidate in busy if not (candidate.process.stopped or candidate.just_awake)]
+        working = [candidate.name for candidate in awake if not candidate.ending]
         unexcused = [candidate.name for candidate in busy if not candidate.excused]
         if len(working) > 1:
             self.overlap = f"at work together: {working}"
@@ -149,26 +166,33 @@ class LeaseMachine(RuleBasedStateMachine):
             if late and not candidate.ending and not candidate.process.stopped:
                 self.overlap = f"{candidate.name} still works, {time() - (since or 0)} s after its line broke"
 
-    @rule(who=st.integers(0, 2), state=st.sampled_from(["refused", "silent", "deaf"]))
+    @rule(who=WHO, state=BROKEN)
     def a_line_breaks(self, who: int, state: str) -> None:
         self.runner.run(self.set_line(self.candidates[who].line, state))
 
-    @rule(who=st.integers(0, 2), delay=st.floats(0, 6))
-    def a_line_is_slow(self, who: int, delay: float) -> None:
-        self.runner.run(self.set_line(self.candidates[who].line, "slow", delay))
+    @rule(state=BROKEN, seconds=st.floats(TIMING.period, 2 * TIMING.duration))
+    def the_leaders_line_breaks_for(self, state: str, seconds: float) -> None:
+        for who, candidate in enumerate(self.candidates):
+            if candidate.busy:
+                self.a_line_breaks(who, state)
+        self.time_passes(seconds)
 
-    @rule(who=st.integers(0, 2))
+    @rule(who=WHO, there=st.floats(0, 5), back=st.floats(0, 9))
+    def a_line_is_slow(self, who: int, there: float, back: float) -> None:
+        self.runner.run(self.set_line(self.candidates[who].line, "slow", there, back))
+
+    @rule(who=WHO)
     def a_line_heals(self, who: int) -> None:
         self.runner.run(self.set_line(self.candidates[who].line, "fine"))
 
-    async def set_line(self, line: Line, state: str, delay: float = 0.0) -> None:
-        line.state, line.delay = state, delay
+    async def set_line(self, line: Line, state: str, there: float = 0.0, back: float = 0.0) -> None:
+        line.state, line.there, line.back = state, there, back
         if state in ("fine", "slow"):
             line.broken_since = None
         elif line.broken_since is None:
             line.broken_since = time()
 
-    @rule(who=st.integers(0, 2))
+    @rule(who=WHO)
     def a_process_is_stopped(self, who: int) -> None:
         self.runner.run(self.stop(self.candidates[who]))
 
@@ -177,13 +201,21 @@ class LeaseMachine(RuleBasedStateMachine):
             candidate.process.stop()
             candidate.stopped_at = time()
 
-    @rule(who=st.integers(0, 2))
+    @rule(who=WHO)
     def a_process_goes_on(self, who: int) -> None:
-        self.runner.run(self.go_on(self.candidates[who]))
+        if not self.candidates[who].dead:
+            self.runner.run(self.go_on(self.candidates[who]))
+
+    @precondition(lambda self: sum(candidate.dead for candidate in self.candidates) < 2)
+    @rule(who=WHO)
+    def a_process_dies(self, who: int) -> None:
+        self.a_process_is_stopped(who)
+        self.candidates[who].dead, self.candidates[who].busy = True, False
 
     async def go_on(self, candidate: Candidate) -> None:
         if candidate.process.stopped:
             candidate.stopped_for += time() - candidate.stopped_at
+            candidate.awake_since = time()
             candidate.process.go_on()
             await asyncio.sleep(0.001)
             self.look()
@@ -212,7 +244,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for who, candidate in enumerate(self.candidates):
             self.a_line_heals(who)
             self.a_process_goes_on(who)
-            assert not candidate.process.stopped
+            assert candidate.dead or not candidate.process.stopped
         self.time_passes(PATIENCE + TIMING.duration + STOPPING + 2 * TIMING.period)
         (leader,) = [candidate for candidate in self.candidates if candidate.busy]
         terms = sum(candidate.terms for candidate in self.candidates)
@@ -223,6 +255,8 @@ class LeaseMachine(RuleBasedStateMachine):
         assert sum(candidate.terms for candidate in self.candidates) == terms
 
     async def close_the_poll(self) -> None:
+        for candidate in self.candidates:
+            candidate.process.go_on()
         for task in [*self.tasks, self.watching]:
             task.cancel()
         await asyncio.wait([*self.tasks, self.watching])
@@ -350,11 +384,71 @@ def test_a_lease_that_was_deleted_ends_its_holders_work_before_a_rival_that_knew
         memory.objects.clear()
         with pytest.raises(LostLeadership, match="was deleted"):
             await first
+        assert stage.turns == ["first"]
         assert asyncio.get_running_loop().time() < 6 + TIMING.period + STOPPING + 0.1
         await asyncio.sleep(TIMING.duration + TIMING.period)
         assert stage.turns == ["first", "second"]
         second.cancel()
         await asyncio.wait({second})
+
+    run(scenario())
+
+
+def test_a_leader_that_takes_long_to_leave_stays_the_holder_until_it_left() -> None:
+    async def scenario() -> None:
+        memory, stage = Memory(), Stage()
+        left: list[float] = []
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(10_000)
+            finally:
+                await asyncio.sleep(3 * TIMING.duration)
+                left.append(time())
+
+        election = LeaderElection(memory.client("c"), KEY, "first", LoopClock(), TIMING)
+        first = asyncio.create_task(election.lead(work))
+        await asyncio.sleep(1)
+        second = elect(memory, "second", stage)
+        first.cancel()
+        await asyncio.sleep(3 * TIMING.duration - 1)
+        assert (stage.turns, left) == ([], [])
+        await asyncio.sleep(TIMING.period + 1)
+        assert stage.turns == ["second"]
+        second.cancel()
+        await asyncio.wait({first, second})
+
+    run(scenario())
+
+
+def test_the_deadline_counts_from_the_sending_of_the_last_good_renewal_and_is_kept_to_the_moment() -> None:
+    async def scenario() -> None:
+        memory, stopped = Memory(), asyncio.Event()
+        sendings: list[float] = []
+
+        async def there() -> None:
+            sendings.append(time())
+            if len(sendings) > 3:
+                raise httpx2.ConnectError("refused")
+
+        async def back() -> None:
+            if len(sendings) > 2:
+                await asyncio.sleep(3)
+
+        async def work() -> None:
+            try:
+                await asyncio.sleep(10_000)
+            finally:
+                stopped.set()
+
+        timing = Timing(duration=15, deadline=9.0, period=4.0)
+        election = LeaderElection(memory.client("c", there, back), KEY, "first", LoopClock(), timing)
+        first = asyncio.create_task(election.lead(work))
+        await stopped.wait()
+        assert sendings == [0, 0, 4, 11]  # get, create, renew with an answer at 7, renew in vain
+        assert time() == pytest.approx(4 + 9)
+        await asyncio.wait({first})
+        assert isinstance(first.exception(), LostLeadership)
 
     run(scenario())
 
