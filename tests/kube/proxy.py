@@ -36,6 +36,7 @@ class Proxy:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self.cut()
+        self._flowing.set()
         await self._server.wait_closed()
 
     def kubeconfig(self, direct: Path, directory: Path) -> Path:
