@@ -20,7 +20,22 @@ def test_the_table_has_a_line_for_each_check_and_a_verdict() -> None:
         == """
 racks               9.9 s  ok      nodes are Ready: 36 of 36
                            ok      daemons
-clean-up            1.0 s  -
+clean-up            1.0 s          nothing was checked
+
+all 2 checks are as they should be, 12 s"""
+    )
+
+
+def test_long_lines_are_wrapped_below_themselves() -> None:
+    told = report(
+        StepReport("stranger", 1.0, (Check("another", True, "it was exported on channel 1, not 2"), GOOD))
+    )
+    assert (
+        "\n" + plain(table(told, width=60))
+        == """
+stranger            1.0 s  ok      another: it was exported
+                                   on channel 1, not 2
+                           ok      nodes are Ready: 36 of 36
 
 all 2 checks are as they should be, 12 s"""
     )

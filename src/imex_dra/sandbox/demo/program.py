@@ -1,5 +1,6 @@
 """`imex demo` from its first to its last moment: build what is missing, perform, clean up, report."""
 
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -60,7 +61,8 @@ class Demo:
     def bow(self, report: Report, stream: TextIO) -> None:
         """The table of what was checked, and above it, where they were drawn, the racks at their brightest."""
         if can_draw(stream):
-            shown(self._brightest, self._run.story(TITLE), table(report), stream)
+            columns, _ = shutil.get_terminal_size()
+            shown(self._brightest, self._run.story(TITLE), table(report, columns), stream)
         else:
             click.echo(plain(table(report)), file=stream)
 

@@ -1,12 +1,16 @@
 """What was checked, how long each step took, and the one sentence that says how it ended."""
 
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from imex_dra.picture.ink import Line, Lines, line, padded, widest
+from imex_dra.picture.ink import Line, Lines, Span, line, padded
+
+_MARK, _INDENT, _NARROW = 27, 35, 20
+_OK, _FAILED, _NOTHING = ("ok", "good"), ("FAILED", "bad"), ("", "")
 
 
 class Check(Struct, frozen=True):
@@ -70,26 +74,25 @@ class Report(Struct, frozen=True):
         return msgspec.json.format(msgspec.json.encode(document | msgspec.to_builtins(self)))
 
 
-def table(report: Report) -> Lines:
-    """A line for each check, with its step and the step's time at the first."""
-    rows = [row for step in report.steps for row in _rows(step)]
-    first = widest(row[0] for row in rows)
-    body = tuple((*padded(left, first), ("  ", ""), *right) for left, right in rows)
-    return (*body, line(), verdict(report))
+def table(report: Report, width: int = 0) -> Lines:
+    """A line for each check, the first with its step and the time; wrapped to the width, if one is given."""
+    lines: list[Line] = []
+    for step in report.steps:
+        head = line(f"{step.name:<16}", (f"{step.seconds:7.1f} s", "dim"))
+        for mark, words in _told(step):
+            for part in textwrap.wrap(words, max(width - _INDENT, _NARROW)) if width else [words]:
+                lines.append((*padded(head, _MARK), *padded(line(mark), _INDENT - _MARK), (part, "")))
+                head, mark = line(), _NOTHING
+    return (*lines, line(), verdict(report))
 
 
-def _rows(step: StepReport) -> Iterator[tuple[Line, Line]]:
-    head = line(f"{step.name:<16}", (f"{step.seconds:7.1f} s", "dim"))
-    told = [_told(check) for check in step.checks]
+def _told(step: StepReport) -> Iterator[tuple[Span, str]]:
+    for check in step.checks:
+        yield _OK if check.ok else _FAILED, f"{check.what}: {check.found}" if check.found else check.what
     if step.failure:
-        told.append(line(("FAILED  ", "bad"), step.failure))
-    for number, words in enumerate(told or [line(("-", "dim"))]):
-        yield (head if number == 0 else line()), words
-
-
-def _told(check: Check) -> Line:
-    mark = ("ok      ", "good") if check.ok else ("FAILED  ", "bad")
-    return line(mark, check.what, (f": {check.found}" if check.found else "", "" if not check.ok else "dim"))
+        yield _FAILED, step.failure
+    elif not step.checks:
+        yield _NOTHING, "nothing was checked"
 
 
 def verdict(report: Report) -> Line:
