@@ -12,6 +12,7 @@ from tests.kubelet.plugin import HEALTH, Plugin
 from tests.kubelet.stage import FOR_EVER, V1, Pod, Stage
 
 contract = pytest.mark.parametrize("kubelet", [REAL, HOLLOW], indirect=True, scope="session")
+pytestmark = pytest.mark.timeout(180)
 
 
 def told(pod: Pod, container: str = "c") -> Any:

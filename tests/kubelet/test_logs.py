@@ -11,7 +11,7 @@ from tests.kubelet.implementations import with_processes
 from tests.kubelet.stage import Pod, Stage, container
 from tests.sandbox.waiting import eventually
 
-pytestmark = with_processes
+pytestmark = [with_processes, pytest.mark.timeout(180)]
 
 SCRATCH: dict[str, Any] = {"volumeMounts": [{"name": "s", "mountPath": "/s"}]}
 STAYS = "trap 'exit 0' TERM; sleep 10000 & wait"

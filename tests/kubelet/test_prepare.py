@@ -138,5 +138,5 @@ def test_a_driver_has_three_quarters_of_a_minute(stage: Stage) -> None:
     pod = stage.pod(claim)
     call = plugin.until(PREPARE, claim)
     said = pod.until_event(FAILED, within=90)
-    assert time.time() - call.at > 44
+    assert time.time() - call.at > 35  # of 45; on a busy machine the plugin hears of the call late
     assert "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded" in said

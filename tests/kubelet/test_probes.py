@@ -8,7 +8,7 @@ from tests.kubelet.console import Console
 from tests.kubelet.implementations import with_processes
 from tests.kubelet.stage import Pod, Stage, container
 
-pytestmark = [with_processes, pytest.mark.slow]
+pytestmark = [with_processes, pytest.mark.slow, pytest.mark.timeout(180)]
 
 STAYS = "trap 'exit 5' TERM; sleep 10000 & wait"
 
