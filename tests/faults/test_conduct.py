@@ -51,5 +51,11 @@ def test_two_shares_are_both_kept(one: float, other: float) -> None:
         assert got.count(answer) == pytest.approx(answer.share * 400, abs=2)
 
 
+@pytest.mark.parametrize(("share", "expected"), [(1.0, "xxxx"), (0.5, ".x.x"), (0.25, "...x")])
+def test_requests_take_turns(share: float, expected: str) -> None:
+    turns = Turns([Answer(503, share)])
+    assert "".join("x" if turns.next() else "." for _ in expected) == expected
+
+
 def test_no_answer_of_ours_without_a_fault() -> None:
     assert Turns([]).next() is None

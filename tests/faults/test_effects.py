@@ -147,6 +147,21 @@ def test_a_rebooted_node_comes_back_with_the_faults_that_stand_on_it() -> None:
     )
 
 
+def test_a_hanging_program_that_is_killed_hangs_again_when_it_is_back() -> None:
+    now = states([HangProcess(program="imex-node", nodes=("n1",))], LAYOUT)
+    assert happening(KillProcess(program="imex-node", nodes=("n1",)), now, LAYOUT) == (
+        Do("kill", "imex-node", "n1"),
+        Do("start", "imex-node", "n1"),
+        Do("hang", "imex-node", "n1"),
+    )
+
+
+def test_of_two_reasons_for_one_fabric_the_last_is_told_and_broken_is_worse_than_pending() -> None:
+    faults = [BreakFabric(nodes=("n1",), reason="first"), BreakFabric(nodes=("n1",), reason="second")]
+    worse = states([*faults, PendFabric(nodes=("n1",))], LAYOUT)["n1"]
+    assert worse.fabric == Fabric(FabricState.BROKEN, "second")
+
+
 def test_nothing_happens_to_a_node_without_power_or_to_a_program_that_is_down() -> None:
     off = states([KillNode(nodes=("n1",))], LAYOUT)
     with pytest.raises(Rejected, match="node n1 has no power, so there is nothing to reboot-node"):

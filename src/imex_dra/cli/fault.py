@@ -33,11 +33,16 @@ class FaultGroup(click.Group):
         return [*self.commands, *KINDS]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        command: click.Command | None
         if name in KINDS:
-            return _command(KINDS[name])
-        if Path(name).suffix in _SCRIPTS:
-            return _script_command(Path(name))
-        return super().get_command(context, name)
+            command = _command(KINDS[name])
+        elif Path(name).suffix in _SCRIPTS:
+            command = _script_command(Path(name))
+        else:
+            command = super().get_command(context, name)
+        if command is not None:
+            command.context_settings.setdefault("auto_envvar_prefix", context.auto_envvar_prefix)
+        return command
 
 
 @click.group(

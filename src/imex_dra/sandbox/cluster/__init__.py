@@ -26,7 +26,8 @@ test, `imex fault` and a person do the same things in the same way:
     power-on             yes   -                        /run and /dev are empty; a new boot id, or option `boot_id`
     kill, start, hang,   -     imex-controller          as above
     resume, pid
-    kill, start          -     kube-apiserver           it keeps its port and its data
+    kill, start, hang,   -     kube-apiserver           it keeps its port and its data
+    resume
     compact              -     -                        etcd forgets the past
     gateway              any   any                      the gateway before the API server decides (`gateway.py`)
 

@@ -68,6 +68,10 @@ class Answers:
             case "start":
                 self._host.killed.discard(APISERVER)
                 self._host.control_plane.start_apiserver()
+            case "hang":
+                self._host.control_plane.hang_apiserver()
+            case "resume":
+                self._host.control_plane.resume_apiserver()
             case _:
                 raise Rejected(f"{APISERVER} can't {do}")
 

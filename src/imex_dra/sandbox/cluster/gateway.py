@@ -23,4 +23,7 @@ class Gateway(Protocol):
     async def answer(self, request: Request) -> Any:
         """A request `gateway` that came through control.sock."""
 
+    def failure(self) -> str:
+        """Why it can't go on, in words; empty while it can."""
+
     def stop(self) -> None: ...

@@ -78,6 +78,8 @@ class Host:
         for process in self._vital:
             if not process.running:
                 return f"{process.name} ended unexpectedly; see {process.log}"
+        if words := self.gateway.failure():
+            return words
         if CONTROLLER not in self.killed and self.controller.exit_code is not None:
             self.controller.start()
         return ""

@@ -36,6 +36,9 @@ class LineGateway:
     async def answer(self, request: Request) -> Any:
         return await forward(self._socket, msgspec.structs.replace(request, do=lines.BEHAVE))
 
+    def failure(self) -> str:
+        return "" if self._process.running else f"lines ended unexpectedly; see {self._process.log}"
+
     def stop(self) -> None:
         self._process.stop(within=0)
 

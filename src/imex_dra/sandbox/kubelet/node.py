@@ -23,6 +23,8 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 LEASE_SECONDS = 40
 HEARTBEAT = 10.0
 REPORT = 300.0
+_SILENCE = 2.0
+"""Heartbeats without an answer."""
 _LEASES = "kube-node-lease"
 
 
@@ -99,9 +101,14 @@ class NodeKeeper:
                 log.warning("the node's status was not written", node=self.facts.name, error=str(error))
 
     async def _beat(self, node: Node) -> NoReturn:
+        """After a silence Kubernetes may have called us lost; a renewed lease alone does not take that back."""
+        heard = self._clock.monotonic()
         while True:
             try:
                 await self._renew(node)
+                if self._clock.monotonic() - heard > _SILENCE * self._heartbeat:
+                    await self._write_status()
+                heard = self._clock.monotonic()
             except ImexError as error:
                 log.warning("the node's lease was not renewed", node=self.facts.name, error=str(error))
             await asyncio.sleep(self._heartbeat * (0.96 + 0.08 * random.random()))

@@ -13,6 +13,7 @@ What gives 410 Gone, as tried on 1.36:
 - With `--watch-cache=false` in `apiserver_flags`, `compact` alone does the same, with no restart.
 """
 
+import signal
 import ssl
 import urllib.error
 import urllib.request
@@ -118,6 +119,13 @@ class ControlPlane:
     def kill_apiserver(self) -> None:
         """Without notice; after SIGTERM it would keep its port for up to a minute."""
         self._apiserver.stop(within=0)
+
+    def hang_apiserver(self) -> None:
+        """It keeps its port and all connections, and says nothing."""
+        self._apiserver.kill(signal.SIGSTOP)
+
+    def resume_apiserver(self) -> None:
+        self._apiserver.kill(signal.SIGCONT)
 
     def compact(self) -> None:
         """Make etcd forget the past; what that does to a client is said above."""
