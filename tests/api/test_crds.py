@@ -1,10 +1,12 @@
 """The CRDs as people meet them: with kubectl, on a real API server."""
 
+import json
 import re
 import uuid
 from typing import Any
 
 import pytest
+import yaml
 
 from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
@@ -60,6 +62,23 @@ def test_what_the_peer_accepts_is_accepted(
     control_plane.kubectl.apply(domain(namespace, spec))
 
 
+def test_the_peers_status_is_accepted_and_nothing_of_it_is_lost(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    control_plane.kubectl.apply(domain(namespace, TEMPLATE))
+    clique = f"{uuid.uuid4()}.1"
+    nodes = [
+        {"name": "n0", "ipAddress": "10.0.0.1", "cliqueID": clique, "index": 0, "status": "Ready"},
+        {"name": "n1", "ipAddress": "10.0.0.2", "cliqueID": "", "index": -1, "status": "NotReady"},
+    ]
+    patch = json.dumps({"status": {"status": "NotReady", "nodes": nodes}})
+    words = ["-n", namespace, "--subresource=status", "--type=merge", f"-p={patch}"]
+    control_plane.kubectl("patch", "computedomain", "team-a", *words)
+    live = control_plane.kubectl.get("computedomain", "team-a", "-n", namespace)
+    assert live["status"]["status"] == "NotReady"
+    assert live["status"]["nodes"] == nodes
+
+
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
@@ -96,12 +115,12 @@ def test_the_spec_is_immutable_and_says_what_to_do(control_plane: ControlPlane, 
 
 
 def test_server_side_apply(control_plane: ControlPlane, namespace: str, tmp_path: Any) -> None:
-    import yaml
-
     manifest = tmp_path / "domain.yaml"
     manifest.write_text(yaml.safe_dump(domain(namespace, TEMPLATE)))
     for _ in range(2):
         control_plane.kubectl("apply", "--server-side", "--field-manager=team", "-f", str(manifest))
+    owners = control_plane.kubectl.get("computedomain", "team-a", "-n", namespace, "--show-managed-fields")
+    assert [entry["manager"] for entry in owners["metadata"]["managedFields"]] == ["team"]
 
 
 def test_columns_and_wait(control_plane: ControlPlane, namespace: str) -> None:

@@ -20,6 +20,7 @@ from imex_dra.base.errors import (
     Unavailable,
 )
 from imex_dra.kube.client import Client
+from imex_dra.kube.connection import connect
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from tests.kube.proxy import Proxy
 
@@ -137,6 +138,29 @@ async def test_in_a_pod_the_token_file_is_read_again_when_it_was_rotated(
     with pytest.raises(Forbidden):
         await client.list(NAMESPACES)
     (tmp_path / "token").write_text(token)
+    assert await client.list(NAMESPACES)
+    await client.close()
+
+
+async def test_in_a_pod_of_an_ipv6_cluster(
+    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, content in (("token", "t"), ("namespace", "imex-dra")):
+        (tmp_path / name).write_text(content)
+    (tmp_path / "ca.crt").write_bytes(control_plane.authority.certificate.read_bytes())
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.setattr("imex_dra.kube.connection.SERVICE_ACCOUNT", str(tmp_path))
+    http = connect("imex-node")
+    assert (http.base_url.host, http.base_url.raw_host) == ("fd00::1", b"fd00::1")
+    await http.aclose()
+
+
+async def test_outside_a_cluster_the_environment_names_the_file(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig()))
+    client = Client.connect("imex-cli")
     assert await client.list(NAMESPACES)
     await client.close()
 

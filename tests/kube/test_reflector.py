@@ -53,7 +53,7 @@ class Mirror:
     async def running(self) -> AsyncIterator["Mirror"]:
         task = asyncio.create_task(self.reflector.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await self.reflector.synced.wait()
             yield self
         finally:
