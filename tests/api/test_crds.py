@@ -133,7 +133,7 @@ def test_columns_and_wait(control_plane: ControlPlane, namespace: str) -> None:
     control_plane.kubectl(
         "patch", "cd", "team-a", "-n", namespace, "--subresource=status", "--type=merge", f"-p={status}"
     )
-    control_plane.kubectl("wait", "cd/team-a", "-n", namespace, "--for=condition=Ready", "--timeout=10s")
+    control_plane.kubectl("wait", "cd/team-a", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
     heading, row = control_plane.kubectl("get", "computedomain", "-n", namespace).splitlines()
     assert heading.split() == ["NAME", "STATUS", "NODES", "PARTITIONS", "CHANNELS", "AGE"]
     assert row.split()[:5] == ["team-a", "Ready", "17/18", "1", "7"]

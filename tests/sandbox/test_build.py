@@ -54,7 +54,7 @@ class Machine:
 
     def build(self, **environment: str) -> tuple[int, str]:
         with self.start(**environment) as process:
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=120)
         return process.returncode, said
 
     def began(self) -> bool:
@@ -126,7 +126,7 @@ def test_an_interrupt_stops_it_cleanly(machine: Machine) -> None:
     with machine.start(GO_BUILD="exec sleep 600") as process:
         assert eventually(machine.began)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "stopped" in said
     assert left_overs() == []

@@ -50,7 +50,7 @@ def fetch(control_plane: ControlPlane, path: str) -> tuple[int, Any]:
     token = control_plane.identities.token("admin")
     request = urllib.request.Request(f"{control_plane.url}{path}", headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=10, context=trust) as response:
+        with urllib.request.urlopen(request, timeout=60, context=trust) as response:
             return response.status, json.loads(response.readline())
     except urllib.error.HTTPError as error:
         with error:

@@ -86,7 +86,7 @@ class Cluster:
         self.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})
 
     def until_ready(self, name: str) -> None:
-        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=30s")
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
 
     def inside(self, name: str, *command: str) -> str:
         return self.kubectl("exec", name, "--", *command)
@@ -189,7 +189,7 @@ def test_a_claim_puts_a_cdi_device_into_the_container(cluster: Cluster, nodes: t
             cluster.inside("claimant", "stat", "-c", "%F %t %T %a", CHANNEL) == "character special file ee 7 666\n"
         )
         assert cluster.inside("claimant", "sh", "-c", "echo $CHANNEL") == "7\n"
-        cluster.kubectl("delete", "pod", "claimant", "--timeout=30s")
+        cluster.kubectl("delete", "pod", "claimant", "--timeout=120s")
 
 
 def driver_objects(node: str) -> list[dict[str, Any]]:
@@ -214,7 +214,7 @@ def test_a_killed_kubelet_finds_its_pods_again(cluster: Cluster, nodes: tuple[No
     cluster.run("steady", node)
     before = cluster.status("steady")["containerStatuses"][0]
     node.kubelet.kill()
-    assert node.kubelet.ended(within=10)
+    assert node.kubelet.ended(within=60)
     node.kubelet.start()
     assert eventually(lambda: "hello" in attempted(cluster, "logs", "steady"))
     after = cluster.status("steady")["containerStatuses"][0]
@@ -225,7 +225,7 @@ def test_a_killed_containerd_keeps_its_containers(cluster: Cluster, nodes: tuple
     node, _ = nodes
     cluster.run("untouched", node)
     node.containerd.kill()
-    assert node.containerd.ended(within=10)
+    assert node.containerd.ended(within=60)
     node.containerd.start()
     assert eventually(lambda: attempted(cluster, "exec", "untouched", "--", "hostname") == "untouched\n")
 

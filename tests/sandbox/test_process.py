@@ -33,7 +33,7 @@ def alive(pid: int) -> bool:
 def test_it_logs_and_stops_on_request(tmp_path: Path) -> None:
     process = Process("greeter", ["sh", "-c", "echo hello; exec sleep 600"], log=tmp_path / "log")
     process.start()
-    process.until(lambda: "hello" in process.log.read_text(), within=10)
+    process.until(lambda: "hello" in process.log.read_text(), within=60)
     process.stop()
     assert not process.running
 
@@ -41,7 +41,7 @@ def test_it_logs_and_stops_on_request(tmp_path: Path) -> None:
 def test_one_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     process = Process("stubborn", ["sh", "-c", STUBBORN], log=tmp_path / "log")
     process.start()
-    process.until(lambda: "ready" in process.log.read_text(), within=10)
+    process.until(lambda: "ready" in process.log.read_text(), within=60)
     process.stop(within=0.2)
     assert not process.running
 
@@ -50,7 +50,7 @@ def test_a_death_while_it_is_waited_for_shows_the_end_of_its_log(tmp_path: Path)
     process = Process("failure", ["sh", "-c", "echo no such flag >&2; exit 3"], log=tmp_path / "log")
     process.start()
     with pytest.raises(Unavailable, match=r"failure ended \(exit code 3\)[^$]*no such flag"):
-        process.until(lambda: False, within=10)
+        process.until(lambda: False, within=60)
 
 
 def test_a_missed_deadline_names_it(tmp_path: Path) -> None:
@@ -65,9 +65,9 @@ def test_it_starts_again_after_a_kill(tmp_path: Path) -> None:
     process = Process("phoenix", ["sh", "-c", "echo up; exec sleep 600"], log=tmp_path / "log")
     for lives in (1, 2):
         process.start()
-        process.until(lambda lives=lives: process.log.read_text().count("up") == lives, within=10)  # type: ignore[misc]
+        process.until(lambda lives=lives: process.log.read_text().count("up") == lives, within=60)  # type: ignore[misc]
         process.kill()
-        process.ended(within=10)
+        process.ended(within=60)
         assert not process.running
 
 

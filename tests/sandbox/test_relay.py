@@ -26,7 +26,7 @@ async def asked(address: Address, question: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(*address)
     writer.write(question)
     writer.write_eof()
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer
 
