@@ -5,7 +5,7 @@ import pytest
 from imex_dra.base.errors import NotYet
 from imex_dra.picture.scene import Progress, Step
 from imex_dra.sandbox.demo.report import Check, StepReport
-from imex_dra.sandbox.demo.run import NotAsItShould, Run
+from imex_dra.sandbox.demo.run import NotAsItShould, Run, sentence
 
 GOOD, BAD = Check("nodes are Ready", True, "2 of 2"), Check("one channel", False, "channel 1, 2")
 
@@ -55,6 +55,20 @@ def test_an_error_in_a_step_is_its_failure_in_one_line(run: Run) -> None:
     with pytest.raises(NotYet), run.step("racks"):
         raise NotYet("the cluster was not ready within 60 s.\nThe last lines of the log: ...")
     assert run.report("/logs").failure == "racks: the cluster was not ready within 60 s."
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("it is gone", "it is gone"),
+        ("it ended.\nThe last lines:\na\nb", "it ended."),
+        ("go could not build it:\nfirst\nno network", "go could not build it: no network"),
+        ("nothing follows:", "nothing follows:"),
+        ("", "NotYet"),
+    ],
+)
+def test_an_error_is_told_in_one_sentence(words: str, said: str) -> None:
+    assert sentence(NotYet(words)) == said
 
 
 def test_an_interrupted_step_is_not_well_done(run: Run) -> None:

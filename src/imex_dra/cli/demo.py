@@ -10,7 +10,6 @@ from imex_dra.base.logging import configure
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.demo.mpijob import Job
 from imex_dra.sandbox.demo.program import Demo
-from imex_dra.sandbox.demo.report import Report
 
 
 @click.command(
@@ -49,23 +48,24 @@ def run(demo: Demo, output: str) -> int:
     """The exit code: 0, 1 if anything was not as it should be, 130 if it was stopped."""
     configure("critical")
     try:
-        demo.prepare()
-        report = asyncio.run(_until_told(demo))
+        if demo.prepare():
+            asyncio.run(_until_told(demo))
     except (KeyboardInterrupt, asyncio.CancelledError):
         click.echo("stopped; nothing is left but logs", err=True)
         return 130
+    report = demo.report
     if output == "json":
         click.echo(report.as_json())
     else:
-        demo.bow(report, sys.stdout)
+        demo.bow(sys.stdout)
     if not report.ok:
         click.echo(f"imex: {report.failure}; logs: {report.logs}", err=True)
     return 0 if report.ok else 1
 
 
-async def _until_told(demo: Demo) -> Report:
+async def _until_told(demo: Demo) -> None:
     """SIGTERM is as Ctrl-C: the work is cancelled, and cleans up."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await demo.perform()
+    await demo.perform()

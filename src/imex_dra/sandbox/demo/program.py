@@ -38,15 +38,21 @@ class Demo:
         self._show = Show(self._venue, self._run, spec, job, within=within)
         self._brightest = EMPTY
 
-    def prepare(self) -> None:
-        """What is missing is built, with progress; from the main thread."""
-        with self._run.step(PROGRAMS):
+    @property
+    def report(self) -> Report:
+        return self._run.report(str(self._venue.places.logs))
+
+    def prepare(self) -> bool:
+        """What is missing is built, with progress; from the main thread. False if it can't be."""
+        with suppress(ImexError), self._run.step(PROGRAMS):
             if binaries.missing(NEEDED):
                 click.echo(_FIRST_TIME, err=True)
                 build(NEEDED)
-            self._run.expect(Check("Kubernetes and the MPI Operator are built", True, binaries.KUBERNETES))
+            versions = f"{binaries.KUBERNETES}, {binaries.MPI_OPERATOR}"
+            self._run.expect(Check("Kubernetes and the MPI Operator are there", True, versions))
+        return self.report.ok
 
-    async def perform(self) -> Report:
+    async def perform(self) -> None:
         """Cleans up whatever happens; cancelled, it cleans up and stays cancelled."""
         async with self._audience(), self._venue.watched():
             try:
@@ -56,10 +62,10 @@ class Demo:
                 await self._keep_evidence()
             finally:
                 await self._leave_nothing()
-        return self._run.report(str(self._venue.places.logs))
 
-    def bow(self, report: Report, stream: TextIO) -> None:
+    def bow(self, stream: TextIO) -> None:
         """The table of what was checked, and above it, where they were drawn, the racks at their brightest."""
+        report = self.report
         if can_draw(stream):
             columns, _ = shutil.get_terminal_size()
             shown(self._brightest, self._run.story(TITLE), table(report, columns), stream)

@@ -46,7 +46,7 @@ class Run:
             failure = ""
             raise
         except ImexError as error:
-            failure = _first_line(error)
+            failure = sentence(error)
             raise
         finally:
             self._end(failure)
@@ -91,5 +91,7 @@ class Run:
         self._tell(f"{name}: {ended.seconds:.1f} s")
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+def sentence(error: Exception) -> str:
+    """An error's first line; where that only announces others, the last of them too."""
+    first, *others = str(error).strip().splitlines() or [type(error).__name__]
+    return f"{first} {others[-1]}" if first.endswith(":") and others else first
