@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from imex_dra.sandbox.cluster.hold import Hold, holder
+from imex_dra.sandbox.demo.program import NEEDED
 from imex_dra.sandbox.demo.show import STEPS
 
 
@@ -48,3 +50,24 @@ def test_what_can_not_be_built_is_said_in_the_report_and_in_one_sentence(tmp_pat
     )
     assert "from source, this once" in done.stderr
     assert done.stderr.splitlines()[-1] == f"imex: {report['failure']}; logs: {report['logs']}"
+
+
+def test_a_cluster_of_that_name_is_left_alone(tmp_path: Path) -> None:
+    """The programs need not be there: what is on the PATH here only has to be found."""
+    for name in NEEDED:
+        (tmp_path / name).touch(mode=0o755)
+    name = f"demo-{os.getpid()}"
+    hold = Hold(name)
+    try:
+        done = demo(
+            "--output=json", f"--name={name}", KUBEBUILDER_ASSETS=str(tmp_path), XDG_STATE_HOME=str(tmp_path)
+        )
+        assert holder(name) == os.getpid()
+    finally:
+        hold.release()
+    report = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert [step["name"] for step in report["steps"]] == ["programs", "racks"]
+    assert report["failure"] == (
+        f"racks: a cluster {name} runs already (pid {os.getpid()}): `imex down --name {name}` ends it"
+    )

@@ -84,6 +84,14 @@ def test_a_rack_that_is_cut_is_shown_as_its_partitions() -> None:
     assert names(grouping(found)) == {"r0.1": ["r0-n0"], "r0.2": ["r0-n1"]}
 
 
+def test_nodes_whose_names_say_nothing_stand_with_their_partition() -> None:
+    found = Observed(
+        nodes=[node(name) for name in ("gab1", "gcd2", "gef3")],
+        cards=[card("gab1", "aaaabbbb-cc.1"), card("gef3", "aaaabbbb-cc.1"), card("gcd2", "ddddeeee-ff.1")],
+    )
+    assert names(grouping(found)) == {"aaaabbbb": ["gab1", "gef3"], "gc": ["gcd2"]}
+
+
 @pytest.mark.parametrize(
     ("name", "short"),
     [("r0-n07", "r0"), ("gb-rack-3-7", "gb-rack-3"), ("worker12", "worke"), ("17", "17"), ("alpha", "alpha")],

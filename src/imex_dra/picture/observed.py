@@ -46,26 +46,31 @@ def scene(observed: Observed, letters: Mapping[str, str]) -> Scene:
 
 
 def grouping(observed: Observed) -> dict[str, list[Node]]:
-    """The nodes of each rack, both in order."""
-    partitions = {node.metadata.name: _clique(node) for node in observed.nodes}
-    partitions |= {card.metadata.name: card.status.partition for card in observed.cards if card.status.partition}
+    """The nodes of each rack, both in the order in which people count."""
     nodes = sorted(observed.nodes, key=lambda node: natural(node.metadata.name))
-    known: dict[str, set[str]] = {}
+    partitions = {node.metadata.name: node.metadata.labels.get(CLIQUE_LABEL, "") for node in nodes}
+    partitions |= {card.metadata.name: card.status.partition for card in observed.cards if card.status.partition}
+    siblings: dict[str, set[str]] = {}
     for node in nodes:
-        known.setdefault(_alike(node), set()).add(partitions[node.metadata.name])
+        siblings.setdefault(_alike(node), set()).update({partitions[node.metadata.name]} - {""})
     groups: dict[str, list[Node]] = {}
     for node in nodes:
-        alike = _alike(node)
-        others = known[alike] - {""}
-        partition = partitions[node.metadata.name] or (next(iter(others)) if len(others) == 1 else "")
-        groups.setdefault(_named(alike, partition, len(others)), []).append(node)
-    return groups
+        place = partitions[node.metadata.name] or _only(siblings[_alike(node)]) or _alike(node)
+        groups.setdefault(place, []).append(node)
+    return _named(groups)
 
 
-def _named(alike: str, partition: str, cuts: int) -> str:
-    """A rack that is cut into several partitions counts them by their clique."""
-    clique = partition.rpartition(".")[2]
-    return f"{alike}.{clique}" if cuts > 1 and clique else alike
+def _only(found: set[str]) -> str:
+    return next(iter(found)) if len(found) == 1 else ""
+
+
+def _named(groups: Mapping[str, list[Node]]) -> dict[str, list[Node]]:
+    """By what its nodes' names have in common, and by the clique where that is not enough."""
+    alike = {place: _only({_alike(node) for node in nodes}) or place[:8] for place, nodes in groups.items()}
+    shared = Counter(alike.values())
+    cliques = {place: place.rpartition(".")[2] for place in groups}
+    names = {place: name if shared[name] == 1 else f"{name}.{cliques[place]}" for place, name in alike.items()}
+    return {names[place]: nodes for place, nodes in groups.items()}
 
 
 def _alike(node: Node) -> str:
@@ -84,10 +89,6 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 def is_ready(node: Node) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
-
-
-def _clique(node: Node) -> str:
-    return node.metadata.labels.get(CLIQUE_LABEL, "")
 
 
 class _Cast:

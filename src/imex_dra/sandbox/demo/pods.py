@@ -35,13 +35,19 @@ class Pods:
     async def said(self, name: str, lines: int) -> str:
         """The first lines of its output, as soon as they are there."""
         await self.running(name)
-        async with asyncio.timeout(self._within):
-            while True:
-                ended = self.phase(name) != "Running"
-                text = await self._venue.ask("-n", NAMESPACE, "logs", name)
-                if text.count("\n") >= lines or ended:
-                    return "\n".join(text.splitlines()[:lines])
-                await asyncio.sleep(_LOOK)
+        try:
+            async with asyncio.timeout(self._within):
+                return await self._first_lines(name, lines)
+        except TimeoutError:
+            raise NotYet(f"pod {name} said less than {lines} lines in {self._within:.0f} s") from None
+
+    async def _first_lines(self, name: str, lines: int) -> str:
+        while True:
+            ended = self.phase(name) != "Running"
+            text = await self._venue.ask("-n", NAMESPACE, "logs", name)
+            if text.count("\n") >= lines or ended:
+                return "\n".join(text.splitlines()[:lines])
+            await asyncio.sleep(_LOOK)
 
     async def word(self, name: str) -> Word:
         said = await self.said(name, lines=1)

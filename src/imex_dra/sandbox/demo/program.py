@@ -56,7 +56,6 @@ class Demo:
         """Cleans up whatever happens; cancelled, it cleans up and stays cancelled."""
         async with self._audience(), self._venue.watched():
             try:
-                self._venue.start()
                 await self._show.perform()
             except ImexError:
                 await self._keep_evidence()
@@ -91,7 +90,7 @@ class Demo:
             self._venue.keep("cluster.txt", await self._venue.ask("get", _EVIDENCE, "-A", "-o", "wide"))
 
     async def _leave_nothing(self) -> None:
-        if not self._venue.stopped:
+        if self._venue.running:
             with suppress(ImexError), self._run.step(CLEAN_UP):
                 self._run.expect(*await self._venue.stop())
 

@@ -51,6 +51,7 @@ class Show:
 
     async def _start_racks(self) -> None:
         with self._run.step(RACKS, lambda: f"{len(self._seen.nodes)} of {self._nodes} nodes"):
+            self._venue.start()
             await self._venue.until_ready(self._within)
             await self._settle(lambda seen: [checks.nodes_are_ready(seen, self._nodes)])
 

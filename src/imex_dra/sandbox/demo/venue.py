@@ -33,7 +33,7 @@ class Venue:
         self.watching = Watching()
         self.claims: dict[str, ResourceClaim] = {}
         """Every claim as it last was while a pod had it reserved, for those that are gone by now."""
-        self.stopped = False
+        self.running = False
         self._spec = spec
         self._file = self.places.state.with_name(f"{spec.name}.yaml")
         self._log = self.places.state.with_name(f"{spec.name}.log")
@@ -50,6 +50,7 @@ class Venue:
         self._log.unlink(missing_ok=True)
         self._file.write_bytes(msgspec.yaml.encode(self._spec))
         self._process.start()
+        self.running = True
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
@@ -139,7 +140,7 @@ class Venue:
         self._file.unlink(missing_ok=True)
         if self.places.logs.is_dir() and self._log.exists():
             self._log.rename(self.places.logs / "imex-up.log")
-        self.stopped = True
+        self.running = False
         left = [str(path) for path in (self.places.run, self.places.kubeconfig) if path.exists()]
         return [
             Check("no process of the cluster is left", gone),
