@@ -146,12 +146,19 @@ async def hangs(site: Site) -> None:
 
 
 async def is_told_429(site: Site) -> None:
-    site.proxy.answer(429, times=12, retry_after="0")
-    site.proxy.cut()
+    await is_told(site, 429)
 
 
 async def is_told_503(site: Site) -> None:
-    site.proxy.answer(503, times=12)
+    await is_told(site, 503)
+
+
+async def is_told(site: Site, code: int) -> None:
+    """For longer than a request is repeated: first while it reconciles, then when it opens its watch anew."""
+    site.proxy.answer(code, times=12, retry_after="0")
+    await site.ask("first", f"told-{code}")
+    await site.is_as_asked()
+    site.proxy.answer(code, times=6, retry_after="0")
     site.proxy.cut()
 
 
