@@ -60,6 +60,20 @@ def test_a_killed_program_stays_down_until_it_is_started(cluster: Cluster, node:
         node.start("imex-node")
 
 
+def test_a_kubelet_can_be_killed_alone(cluster: Cluster, node: Node, team: Team) -> None:
+    """Its containers go on, and the next kubelet finds them."""
+    cluster.kubectl.apply(team.pod("worker", node.name))
+    team.until_ready("worker")
+    before = team.get("pod", "worker")["status"]["containerStatuses"]
+    node.kill("kubelet")
+    assert cluster.status()["down"] == [f"{node.name}/kubelet"]
+    node.start("kubelet")
+    assert cluster.status()["down"] == []
+    cluster.kubectl.apply(team.pod("second", node.name))
+    team.until_ready("second")
+    assert team.get("pod", "worker")["status"]["containerStatuses"] == before
+
+
 def test_nvidia_imex_hangs_goes_on_and_is_started_again_when_killed(cluster: Cluster, node: Node) -> None:
     pid = node.pid("nvidia-imex")
     node.hang("nvidia-imex")

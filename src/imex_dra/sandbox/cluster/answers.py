@@ -2,6 +2,7 @@
 
 import signal
 import uuid
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,8 +37,8 @@ class Answers:
 
     async def _status(self) -> dict[str, Any]:
         host, down = self._host, sorted(self._host.killed)
-        if host.wish.driver:
-            down += (await forward(host.places.crew, Request("status")))["down"]
+        for place in self._processes():
+            down += (await forward(place, Request("status")))["down"]
         return {"name": host.wish.cluster.name, "number": host.number, "nodes": len(host.nodes), "down": down}
 
     def _act_on_controller(self, do: str) -> Any:
@@ -97,6 +98,10 @@ class Answers:
         return boot_id
 
     async def _on_the_node(self, request: Request) -> None:
-        await forward(self._host.places.kubelets, request)
-        if self._host.wish.driver:
-            await forward(self._host.places.crew, request)
+        for place in self._processes():
+            await forward(place, request)
+
+    def _processes(self) -> list[Path]:
+        """Where those who play the nodes are told what to do."""
+        places = self._host.places
+        return [places.kubelets, *([places.crew] if self._host.wish.driver else [])]

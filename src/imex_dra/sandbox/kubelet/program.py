@@ -55,6 +55,8 @@ async def run(settings: Settings) -> None:
 @asynccontextmanager
 async def _controlled(fleet: Fleet, socket: Path | None) -> AsyncIterator[None]:
     async def answer(request: Request) -> Any:
+        if request.do == "status":
+            return {"down": [f"{name}/kubelet" for name, machine in fleet.machines.items() if not machine.runs]}
         if request.node not in fleet.machines:
             raise Rejected(f"there is no node {request.node}")
         return await _act(fleet.machines[request.node], request)
