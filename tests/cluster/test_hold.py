@@ -106,11 +106,15 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert not place.exists()
 
 
-def test_the_janitor_sweeps_when_asked(name: str, tmp_path: Any) -> None:
-    (tmp_path / "place").mkdir()
+def test_the_janitor_sweeps_when_asked_and_not_before(name: str, tmp_path: Any) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
     with taken(name) as hold:
-        janitor = Janitor([tmp_path / "place"], hold.descriptors)
-        assert (tmp_path / "place").exists()
-        janitor.sweep()
-        assert not (tmp_path / "place").exists()
+        janitors = [Janitor([place], hold.descriptors) for place in (first, second)]
+        janitors[1].sweep()
+        assert first.exists()
+        assert not second.exists()
+        janitors[0].sweep()
+        assert not first.exists()
     assert eventually(lambda: not is_held(name))
