@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import imex_dra
+from imex_dra.base.files import write_atomically
 from imex_dra.sandbox.kubelet.containers import Bind
 
 DIRECTORY = "/run/imex/bin"
@@ -22,7 +23,6 @@ _TOOLS = {
     "mpiexec": "imex_dra.sandbox.mpi.launcher",
     RANK_SERVER: "imex_dra.sandbox.mpi.server",
 }
-LAST = RANK_SERVER
 _OWN = ("/tmp", "/run", "/dev")
 
 
@@ -34,14 +34,12 @@ class Toolbox:
         self._homes = tuple(Bind(home, str(home), read_only=True) for home in hidden(_homes()))
 
     def fill(self) -> None:
-        """Once; a half-filled place is filled anew, and a program that runs is not disturbed."""
-        if (self._place / LAST).exists():
-            return
+        """Once; each appears whole, and what was left half filled is filled."""
         self._place.mkdir(parents=True, exist_ok=True)
         for name, words in _TOOLS.items():
-            tool = self._place / name
-            tool.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {words} "$@"\n')
-            tool.chmod(0o755)
+            if not (self._place / name).exists():
+                script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {words} "$@"\n'
+                write_atomically(self._place / name, script.encode(), mode=0o755)
 
     @property
     def binds(self) -> tuple[Bind, ...]:
