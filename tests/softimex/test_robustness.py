@@ -149,7 +149,7 @@ def test_one_who_asks_and_never_reads_is_dropped(rack: Rack, node: Node, door: s
         question = encode(
             {"query": "node"} if door == "command" else {"ask": 1, "handle": "", "padding": "x" * 200}
         )
-        with pytest.raises(OSError, match=r"reset|Broken pipe|timed out"):
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
             sock.sendall(question * 1_000_000)
     assert answers(node)
     assert memory_kib(node) - memory < 4 * 1024

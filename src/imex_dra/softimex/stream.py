@@ -40,6 +40,7 @@ class Stream:
 
     def __init__(self, loop: Loop, sock: socket.socket, security: Security | None = None) -> None:
         sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, OUTBOX)  # the kernel would keep megabytes for it
         self.alive = True
         self.delay = 0.0
         self.heard_at = time.monotonic()
