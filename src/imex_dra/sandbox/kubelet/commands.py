@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from imex_dra.sandbox.kubelet import confinement
-from imex_dra.sandbox.kubelet.containers import StartFailed
 from imex_dra.sandbox.kubelet.pipes import heard
+from imex_dra.sandbox.kubelet.runs import StartFailed
 
 _ENTERING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("entering.py")))
 

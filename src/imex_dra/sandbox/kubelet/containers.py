@@ -9,27 +9,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from imex_dra.base.clock import Clock
-from imex_dra.base.errors import NotFound, Rejected
+from imex_dra.base.errors import NotFound
 from imex_dra.base.waiting import first_of
+from imex_dra.sandbox.kubelet.commands import Command, Execution
 from imex_dra.sandbox.kubelet.logs import Logs
-from imex_dra.sandbox.kubelet.runs import End, Run
+from imex_dra.sandbox.kubelet.runs import End, Run, StartFailed
 from imex_dra.sandbox.kubelet.views import Container, Pod
-
-if TYPE_CHECKING:
-    from imex_dra.sandbox.kubelet.commands import Command, Execution
 
 RUNTIME = "imex-sandbox"
 START_ERROR = 128
-
-
-class StartFailed(Rejected):
-    """The container was made but its command did not run: for a pod, a run that ended at once."""
 
 
 class Bind(Struct, frozen=True):
@@ -63,7 +57,7 @@ class Task(Protocol):
 
     def kill(self) -> None: ...
 
-    async def enter(self, command: "Command") -> "Execution":
+    async def enter(self, command: Command) -> Execution:
         """Runs a command beside the container's own; Rejected if that can't be."""
 
 

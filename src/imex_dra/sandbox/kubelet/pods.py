@@ -15,12 +15,12 @@ import structlog
 from imex_dra.api.meta import is_deleting, key_of
 from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.base.waiting import first_of
-from imex_dra.sandbox.kubelet.containers import Sandbox, StartFailed
+from imex_dra.sandbox.kubelet.containers import Sandbox
 from imex_dra.sandbox.kubelet.environment import ConfigError
 from imex_dra.sandbox.kubelet.plan import plan
 from imex_dra.sandbox.kubelet.prober import Condemned, Prober, leaves_nothing, words_of_end
 from imex_dra.sandbox.kubelet.reports import Reports
-from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
+from imex_dra.sandbox.kubelet.runs import End, Run, Runs, StartFailed, Waiting
 from imex_dra.sandbox.kubelet.status import TERMINAL, Situation
 from imex_dra.sandbox.kubelet.views import PODS, ContainerStatus, Pod
 from imex_dra.sandbox.kubelet.ward import Ward

@@ -19,9 +19,10 @@ import msgspec
 from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.kubelet import commands, confinement
 from imex_dra.sandbox.kubelet.commands import Command, Execution
-from imex_dra.sandbox.kubelet.containers import Bind, Exit, Order, StartFailed, Task
+from imex_dra.sandbox.kubelet.containers import Bind, Exit, Order, Task
 from imex_dra.sandbox.kubelet.logs import Recorder
 from imex_dra.sandbox.kubelet.pipes import heard
+from imex_dra.sandbox.kubelet.runs import StartFailed
 
 TERMINATION_LOG = "/dev/termination-log"
 LONGEST_MESSAGE = 4096

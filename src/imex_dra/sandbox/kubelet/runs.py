@@ -5,6 +5,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from imex_dra.base.errors import Rejected
+
 
 class End(Struct, frozen=True):
     code: int
@@ -22,6 +24,10 @@ class Run(Struct, frozen=True):
     attempt: int
     started: datetime
     end: End | None = None
+
+
+class StartFailed(Rejected):
+    """The container was made but its command did not run: for a pod, a run that ended at once."""
 
 
 class Waiting(Struct, frozen=True):
