@@ -132,6 +132,7 @@ def test_a_plugin_that_dies_in_a_call_is_told_of_and_its_successor_asked(stage: 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_driver_has_three_quarters_of_a_minute(stage: Stage) -> None:
+    """Whose clock is first, the kubelet's or the plugin's, words the rest of the message."""
     plugin = stage.registered_plugin()
     plugin.gate[PREPARE].clear()
     claim = stage.claim()
@@ -139,4 +140,4 @@ def test_a_driver_has_three_quarters_of_a_minute(stage: Stage) -> None:
     call = plugin.until(PREPARE, claim)
     said = pod.until_event(FAILED, within=90)
     assert time.time() - call.at > 35  # of 45; on a busy machine the plugin hears of the call late
-    assert "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded" in said
+    assert "NodePrepareResources: rpc error: code = DeadlineExceeded desc = " in said
