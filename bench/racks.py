@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bench.line import Line, line
 from imex_dra.api.views import PODS
@@ -54,7 +55,10 @@ def hollow(progress: Progress) -> Iterator[Line]:
         before = _requests(cluster)
         time.sleep(STEADY_SECONDS)
         rate = (_requests(cluster) - before) / STEADY_SECONDS
-        kubelets, server = _resident(cluster, "kubelets.json"), _resident(cluster, "kube-apiserver")
+        kubelets, server = (
+            _resident(cluster, "imex_dra.sandbox.kubelet.program"),
+            _resident(cluster, "kube-apiserver"),
+        )
     name = f"{nodes} hollow nodes"
     yield line(
         f"{name} ready from nothing",
@@ -157,7 +161,7 @@ async def _follow(lines: AsyncIterator[list[bytes]], count: int) -> tuple[float,
     ready: dict[str, float] = {}
     async for batch in lines:
         now = time.time()
-        for pod in (json.loads(text)["object"] for text in batch if text):
+        for pod in _pods(batch):
             name = pod["metadata"]["name"]
             if pod["spec"].get("nodeName"):
                 bound.setdefault(name, now)
@@ -166,6 +170,11 @@ async def _follow(lines: AsyncIterator[list[bytes]], count: int) -> tuple[float,
         if len(ready) == count:
             break
     return max(bound.values()), max(ready.values())
+
+
+def _pods(batch: list[bytes]) -> list[dict[str, Any]]:
+    events = [json.loads(text) for text in batch if text]
+    return [event["object"] for event in events if event["type"] != "BOOKMARK"]
 
 
 def _last_prepared(cluster: Cluster, team: Team) -> float:

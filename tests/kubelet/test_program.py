@@ -26,12 +26,13 @@ Start = Callable[..., Process]
 def start(cluster: ControlPlane, root: Path) -> Iterator[Start]:
     started: list[Process] = []
 
-    def begin(*names: str, containers: str) -> Process:
+    def begin(*names: str, containers: str, **more: Any) -> Process:
         settings = {
             "server": cluster.url,
             "authority": str(cluster.authority.certificate),
             "nodes": [member(cluster, root, name) for name in names],
             "containers": containers,
+            **more,
         }
         file = root / f"{names[0]}.json"
         file.write_text(json.dumps(settings))
@@ -90,6 +91,21 @@ def test_a_killed_program_leaves_no_container_behind(api: Api, start: Start) -> 
     process.kill()
     assert eventually(lambda: processes_with(mark) == [])
     api.delete(pod, grace=0)
+
+
+def test_a_stand_in_runs_for_an_image_that_can_not(api: Api, start: Start) -> None:
+    rules = [{"image": "other/*", "argv": ["false"]}, {"image": "nvcr.io/*", "argv": ["sh", "-c", "exit 7"]}]
+    process = start("crew-a", containers="processes", rules=rules)
+    assert eventually(lambda: ready(api, "crew-a"), 60)
+    container = {"name": "c", "image": "nvcr.io/nvidia/nccl-tests", "command": ["all_reduce_perf"]}
+    spec = {"nodeName": "crew-a", "automountServiceAccountToken": False, "restartPolicy": "Never"}
+    name = unique("pod")
+    api.create(PODS, {"metadata": {"name": name}, "spec": {**spec, "containers": [container]}})
+    assert eventually(lambda: api.get(f"{PODS}/{name}")["status"].get("phase") == "Failed", 60)
+    state = api.get(f"{PODS}/{name}")["status"]["containerStatuses"][0]["state"]
+    assert state["terminated"]["exitCode"] == 7
+    api.delete(f"{PODS}/{name}")
+    process.stop()
 
 
 def processes_with(word: str) -> list[str]:
