@@ -62,6 +62,12 @@ def step(report: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
+def until_told(demo: "subprocess.Popen[str]", words: str) -> None:
+    assert demo.stderr
+    while words not in (line := demo.stderr.readline()):
+        assert line, f"it ended before it said {words}"
+
+
 def test_everything_is_as_it_should_be_on_two_racks_of_eighteen(name: str, start: Start) -> None:
     demo = start("imex_dra.cli", "demo", "--output=json", f"--name={name}")
     out, told = demo.communicate(timeout=1100)
@@ -96,9 +102,7 @@ def test_a_job_that_can_not_run_is_said_in_one_sentence_with_exit_code_1(
 
 def test_control_c_cleans_up(name: str, start: Start) -> None:
     demo = start("tests.demo.small", name, "2", "300")
-    assert demo.stderr
-    while "driver ..." not in (line := demo.stderr.readline()):
-        assert line, "it ended before the driver's turn came"
+    until_told(demo, "driver ...")
     demo.send_signal(signal.SIGINT)
     out, told = demo.communicate(timeout=300)
     assert (demo.returncode, out) == (130, "")

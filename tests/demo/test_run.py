@@ -1,11 +1,13 @@
 """The runner: steps are timed, the first that fails ends it, and everything that was checked is reported."""
 
+import asyncio
+
 import pytest
 
-from imex_dra.base.errors import NotYet
+from imex_dra.base.errors import NotYet, Unavailable
 from imex_dra.picture.scene import Progress, Step
 from imex_dra.sandbox.demo.report import Check, StepReport
-from imex_dra.sandbox.demo.run import NotAsItShould, Run, sentence
+from imex_dra.sandbox.demo.run import NotAsItShould, Run, sentence, unless_ended
 
 GOOD, BAD = Check("nodes are Ready", True, "2 of 2"), Check("one channel", False, "channel 1, 2")
 
@@ -87,3 +89,41 @@ def test_the_story_tells_what_is_done_being_done_and_to_come(run: Run, clock: Ho
         run.expect(BAD)
     assert run.story("demo").steps[1].progress is Progress.FAILED
     assert run.story("demo").seconds == 1.0
+
+
+async def test_work_is_awaited_with_its_result(run: Run) -> None:
+    async def work() -> None:
+        with run.step("racks"):
+            await asyncio.sleep(0.01)
+            run.expect(BAD)
+
+    with pytest.raises(NotAsItShould):
+        await unless_ended(work(), lambda: "", period=0.001)
+    assert run.report("/logs").failure == "racks: one channel: channel 1, 2"
+
+
+async def test_work_whose_ground_is_gone_ends_at_once_with_the_reason(run: Run) -> None:
+    async def work() -> None:
+        with run.step("racks"):
+            async with asyncio.timeout(3600):
+                await asyncio.sleep(3600)
+
+    with pytest.raises(Unavailable, match="the cluster ended"):
+        await unless_ended(work(), lambda: "the cluster ended", period=0.001)
+    assert run.report("/logs").failure == "racks: the cluster ended"
+
+
+async def test_work_is_cancelled_with_whoever_waits_for_it(run: Run) -> None:
+    began = asyncio.Event()
+
+    async def work() -> None:
+        with run.step("racks"):
+            began.set()
+            await asyncio.sleep(3600)
+
+    waiting = asyncio.create_task(unless_ended(work(), lambda: ""))
+    await began.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert run.report("/logs").failure == "racks: interrupted"

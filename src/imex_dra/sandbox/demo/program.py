@@ -15,7 +15,7 @@ from imex_dra.picture.screen import can_draw, drawn, shown
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.demo.mpijob import Job
 from imex_dra.sandbox.demo.report import Check, Report, table
-from imex_dra.sandbox.demo.run import Run
+from imex_dra.sandbox.demo.run import Run, unless_ended
 from imex_dra.sandbox.demo.show import CLEAN_UP, STEPS, WITHIN, Show
 from imex_dra.sandbox.demo.venue import Venue
 from imex_dra.sandbox.kubernetes import binaries
@@ -56,7 +56,7 @@ class Demo:
         """Cleans up whatever happens; cancelled, it cleans up and stays cancelled."""
         async with self._audience(), self._venue.watched():
             try:
-                await self._show.perform()
+                await unless_ended(self._show.perform(), self._venue.ended)
             except ImexError:
                 await self._keep_evidence()
             finally:

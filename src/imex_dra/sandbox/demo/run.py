@@ -1,10 +1,12 @@
 """Steps in order, each timed; the first that is not as it should be ends the run, and says why."""
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from imex_dra.base.errors import ImexError
+from imex_dra.base.errors import ImexError, Unavailable
 from imex_dra.picture.scene import Progress, Step, Story
 from imex_dra.sandbox.demo.report import Check, ClaimRow, Report, StepReport
 
@@ -47,6 +49,9 @@ class Run:
             raise
         except ImexError as error:
             failure = sentence(error)
+            raise
+        except asyncio.CancelledError as stopped:
+            failure = str(stopped) or failure
             raise
         finally:
             self._end(failure)
@@ -95,3 +100,19 @@ def sentence(error: Exception) -> str:
     """An error's first line; where that only announces others, the last of them too."""
     first, *others = str(error).strip().splitlines() or [type(error).__name__]
     return f"{first} {others[-1]}" if first.endswith(":") and others else first
+
+
+async def unless_ended(work: Coroutine[Any, Any, None], ended: Callable[[], str], period: float = 0.5) -> None:
+    """The work; but when its ground is gone, and `ended` says so in words, it is cancelled with these."""
+    task = asyncio.create_task(work)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=period)
+            if not task.done() and (words := ended()):
+                task.cancel(words)
+                await asyncio.wait({task})
+                raise Unavailable(words)
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    await task

@@ -130,8 +130,14 @@ class Venue:
     def _specs(self) -> list[str]:
         return sorted(str(path.relative_to(self.places.run)) for path in self.places.run.glob("*/run/cdi/*.json"))
 
+    def ended(self) -> str:
+        """Why it can't go on, though nobody stopped it; empty while it can."""
+        gone = self.running and not self._process.running
+        return f"the cluster ended unexpectedly: {self._last_line()}" if gone else ""
+
     async def stop(self) -> list[Check]:
         """Ends everything, and tells whether anything was left."""
+        self.running = False
         return await asyncio.to_thread(self._stop)
 
     def _stop(self) -> list[Check]:
@@ -140,7 +146,6 @@ class Venue:
         self._file.unlink(missing_ok=True)
         if self.places.logs.is_dir() and self._log.exists():
             self._log.rename(self.places.logs / "imex-up.log")
-        self.running = False
         left = [str(path) for path in (self.places.run, self.places.kubeconfig) if path.exists()]
         return [
             Check("no process of the cluster is left", gone),
