@@ -100,6 +100,6 @@ class Demo:
 
 
 _FIRST_TIME = (
-    f"building Kubernetes {binaries.KUBERNETES} and the MPI Operator from source, this once: about ten minutes on"
-    f" two cores; they are kept in {binaries.cache_root()}"
+    f"building Kubernetes {binaries.KUBERNETES} and the MPI Operator from source, this once. It takes"
+    f" minutes; they are kept in {binaries.cache_root()}"
 )
