@@ -95,11 +95,13 @@ class Cluster:
         await self.client.patch(NVLINK_NODES, Key("", node), patch, subresource="status")
 
     async def answer(self) -> None:
-        """Every node answers the latest recall of its partition."""
+        """Every node answers the latest recall of its partition, and every member runs with its list."""
         for node, facts in self.facts.items():
             with suppress(NotFound):
-                record = await self.client.get(NVLINK_PARTITIONS, Key("", facts["partition"]))
-                await self.card(node, **{**facts, "answered": record.status.recall})
+                status = (await self.client.get(NVLINK_PARTITIONS, Key("", facts["partition"]))).status
+                is_member = node in {member.node for member in status.members}
+                applied = max(facts.get("applied", 0), status.generation if is_member else 0)
+                await self.card(node, **{**facts, "answered": status.recall, "applied": applied})
 
     async def domain(self, name: str, **facts: Any) -> ComputeDomain:
         wanted = domain_object(name, namespace=self.namespace, **facts)

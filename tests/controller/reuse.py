@@ -148,11 +148,11 @@ class View:
 
 
 class World:
-    def __init__(self, root: Path, partitions: tuple[PartitionId, ...], nodes: str, channels: int) -> None:
-        self.partitions = partitions
+    def __init__(self, root: Path, nodes: dict[str, PartitionId], channels: int) -> None:
+        partitions = sorted(set(nodes.values()))
         self.records: dict[PartitionId, Record | None] = dict.fromkeys(partitions)
         self.history: dict[PartitionId, list[NVLinkPartitionStatus]] = {name: [] for name in partitions}
-        self.machines = {name: Machine(name, root / name, partitions[0], channels) for name in nodes}
+        self.machines = {name: Machine(name, root / name, place, channels) for name, place in nodes.items()}
         self.domains: dict[str, ComputeDomain] = {}
         self.claims: set[tuple[str, str]] = set()
         """ComputeDomain and node."""
@@ -322,6 +322,7 @@ class World:
 
     def tell(self, machine: Machine, program: Program) -> None:
         """The member list reaches the daemon; a daemon of another partition is ended."""
+        machine.daemon = machine.daemon or machine.memory  # an agent starts it by itself
         if machine.daemon is not None and machine.daemon.partition != machine.place:
             machine.daemon = machine.memory = None
         seen = program.seen

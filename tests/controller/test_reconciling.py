@@ -265,7 +265,10 @@ async def test_a_record_restored_from_a_backup_is_completed_before_anything_is_g
     assert await cluster.channels() == {1: ("one", "Assigned")}
     assert set((await cluster.live()).status.awaited) == {node, late}
     assert (await cluster.live()).status.recall == 6
-    await settle(controllers, cluster)
+    assert (await conditions(cluster))["ChannelsFree"][0] == "False"
+    for _ in range(2):
+        await settle(controllers, cluster)
+    assert {m.node for m in (await cluster.live()).status.members} == {node, late}
     assert await cluster.channels() == {1: ("one", "Assigned"), 2: ("two", "Assigned")}
 
 

@@ -46,21 +46,25 @@ def test_a_card_that_knows_more_proves_that_it_is_an_old_one(proof: NVLinkNode) 
     after = renewed(HERE, RECORD, cards(card("a", answered=3), proof), [], {"x"})
     assert after.recall == max(3, proof.status.answered_recall) + 1
     assert after.awaited == ("a", "b", "x")
-    assert structs.replace(after, recall=3, awaited=()) == RECORD
+    assert after.members == ()
+    assert after.open_generation == max(5, proof.status.applied_generation) + 1
+    assert structs.replace(after, recall=3, awaited=(), members=RECORD.members, open_generation=0) == RECORD
 
 
 @pytest.mark.parametrize(
     ("known", "domains", "awaited"),
     [
-        (cards(card("a")), [], ("a",)),
+        (cards(card("a")), [], ()),
         (cards(card("a", answered=7)), [], ("a", "x")),
         (cards(card("a", applied=7)), [], ("a", "x")),
         (cards(card("a")), [domain("d", 4)], ("a", "x")),
-        (cards(card("a")), [domain("d", 4, partition=ELSEWHERE)], ("a",)),
+        (cards(card("a")), [domain("d", 4, partition=ELSEWHERE)], ()),
+        (cards(card("a", held=(HeldChannel(HERE, 1, "d"),))), [], ("a", "x")),
+        (cards(card("a", held=(HeldChannel(ELSEWHERE, 1, "d"),))), [], ()),
     ],
-    ids=["new", "answered before", "applied before", "a ComputeDomain knows it", "knows another"],
+    ids=["new", "answered", "applied", "a ComputeDomain knows it", "knows another", "held", "another held"],
 )
-def test_a_new_record_awaits_also_who_was_here_before_if_there_was_one(
+def test_a_new_record_awaits_everybody_if_there_was_one_before(
     known: dict[str, NVLinkNode], domains: list[ComputeDomain], awaited: tuple[str, ...]
 ) -> None:
     after = renewed(HERE, NVLinkPartitionStatus(), known, domains, {"x"})
@@ -95,11 +99,11 @@ def test_a_record_is_completed_from_what_others_know_and_what_is_contradictory_r
     )
     assert [(e.channel, e.state.value, e.compute_domain.uid) for e in entries] == [
         (1, "Assigned", "a"),
-        (2, "Resting", "b"),
+        (2, "Resting", ""),
         (6, "Assigned", "e"),
         (7, "Resting", "gone"),
         (8, "Resting", "a"),
-        (9, "Resting", "f"),
+        (9, "Resting", ""),
     ]
     assert {e.recall for e in entries if e.state is ChannelState.RESTING} == {4}
     assert all(e.since for e in entries)

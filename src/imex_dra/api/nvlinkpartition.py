@@ -104,6 +104,10 @@ class NVLinkPartitionStatus(View, frozen=True):
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()
+    open_generation: Annotated[
+        int,
+        Meta(ge=0, description="After that: nor before all members run with this member list or a later one."),
+    ] = 0
     last_channel: Annotated[int, Meta(ge=0, description="The number that was given last.")] = 0
     channels: Annotated[
         tuple[ChannelAssignment, ...],

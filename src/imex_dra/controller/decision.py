@@ -29,7 +29,7 @@ from imex_dra.controller.admission import Doorkeeper
 from imex_dra.controller.channels import Channels, Want, plan_channels
 from imex_dra.controller.membership import Roster, plan_members
 from imex_dra.controller.recall import Answers, in_the_way, is_free, next_recall
-from imex_dra.controller.record import completed, renewed, still_awaited
+from imex_dra.controller.record import completed, is_open, renewed, still_awaited
 from imex_dra.kube.conditions import find_condition, with_condition
 
 DEFAULT_CHANNEL_COUNT = 2048
@@ -85,7 +85,7 @@ def decide(seen: Seen, now: datetime) -> Decision:
         channels.assignments,
         answers,
         count=seen.channel_count,
-        in_vain=bool(channels.unserved) and not record.awaited,
+        in_vain=bool(channels.unserved) and _is_open(seen, record, roster),
     )
     conditions = _channels_condition(seen, record.awaited, recall, channels, answers, now)
     status = NVLinkPartitionStatus(
@@ -93,6 +93,7 @@ def decide(seen: Seen, now: datetime) -> Decision:
         members=roster.members,
         recall=recall,
         awaited=record.awaited,
+        open_generation=record.status.open_generation,
         last_channel=channels.last,
         channels=channels.assignments,
         conditions=_admission_condition(seen, conditions, door, roster, now),
@@ -118,23 +119,28 @@ def _roster(seen: Seen, record: _Record, door: Doorkeeper) -> Roster:
         slots=seen.slots,
         cards=seen.cards,
         nodes=seen.nodes,
-        admitted=lambda card: door.refusal(card) is None,
+        admitted=lambda card: not record.awaited and door.refusal(card) is None,
     )
 
 
 def _channels(seen: Seen, record: _Record, roster: Roster, answers: Answers, now: datetime) -> Channels:
-    """While somebody is awaited nothing is given and nothing is free: nobody knows what is held."""
+    """While the record is not open nothing is given and nothing is free: nobody knows what is held."""
+    open_ = _is_open(seen, record, roster)
     return plan_channels(
         record.entries,
         _wants(seen, roster.members),
         released=seen.released,
         refused=seen.refused,
-        count=0 if record.awaited else seen.channel_count,
+        count=seen.channel_count if open_ else 0,
         now=now,
         last=record.status.last_channel,
         recall=record.status.recall,
-        free=lambda entry: not record.awaited and is_free(entry, answers),
+        free=lambda entry: open_ and is_free(entry, answers),
     )
+
+
+def _is_open(seen: Seen, record: _Record, roster: Roster) -> bool:
+    return is_open(record.status, record.awaited, roster.members, seen.cards)
 
 
 def _wants(seen: Seen, members: Iterable[Member]) -> set[Want]:
@@ -146,7 +152,7 @@ def _channels_condition(
     seen: Seen, awaited: tuple[str, ...], recall: int, channels: Channels, answers: Answers, now: datetime
 ) -> tuple[Condition, ...]:
     count, reasons = in_the_way(channels.assignments, recall, answers)
-    if awaited and seen.status.generation:
+    if awaited:
         words = sentence(Reason.CHANNELS_UNKNOWN, nodes=", ".join(awaited))
         return _said(seen.status.conditions, CHANNELS_FREE, Reason.CHANNELS_UNKNOWN, words, now)
     if reasons:

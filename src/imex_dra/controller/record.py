@@ -1,9 +1,10 @@
 """A partition's record that was lost, or came back from a backup. Pure.
 
-The cards know: a recall that was answered, or a member list that is applied, and that the record has never
-heard of, proves that this record is not the last one. It is then completed: from what ComputeDomains say of
-their channels, and from what the nodes hold. Until every node that may hold something has answered a new
-recall, no new number is given, because nobody knows which are free; what is contradictory rests.
+The cards know: a recall that was answered, or a member list that is applied, and that the record has never heard
+of, proves that this record is not the last one. It is then completed, from what ComputeDomains say of their
+channels and from what the nodes hold; what is contradictory rests. Until every node that may hold something has
+answered a new recall, nobody is taken in and no number is given: daemons and running work go on as they are. And
+until every member runs with the new list, because one that has vanished meanwhile is still in the old.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,11 +19,16 @@ from imex_dra.api.nvlinkpartition import (
     ChannelAssignment,
     ChannelState,
     DomainReference,
+    Member,
+    MemberState,
     NVLinkPartitionStatus,
 )
 from imex_dra.base.clock import rfc3339
 
 Claims = list[tuple[int, DomainReference]]
+
+NOBODY = DomainReference("", "", "")
+"""Whose a number is that two claim: so nobody who holds it may join, until one of them has let go."""
 
 
 def renewed(
@@ -32,21 +38,47 @@ def renewed(
     domains: Iterable[ComputeDomain],
     labelled: Iterable[str],
 ) -> NVLinkPartitionStatus:
-    """The record as it goes on: as it is, or, if it is not the last one, with everybody to be asked.
+    """The record as it goes on: as it is, or, if it is not the last one, with nobody in it and everybody to be
+    asked. Who is in an old list may have been put out since, and not in vain.
 
     `labelled`: nodes that were in this partition once, by the label that we left on them.
     """
     mine = {name: card.status for name, card in cards.items() if card.status.partition == partition}
     recall = max((card.answered_recall for card in mine.values()), default=0)
     generation = max((card.applied_generation for card in mine.values()), default=0)
-    known = any(held.name == partition for domain in domains for held in domain.status.partitions)
-    new = not status.recall
-    if not new and recall <= status.recall and generation <= status.generation:
+    is_old = recall > status.recall or generation > status.generation
+    if status.recall and not is_old:
         return status
-    nodes = {*mine, *(member.node for member in status.members)}
-    if not new or recall or generation or known:
-        nodes |= {*labelled, *status.awaited}
-    return structs.replace(status, recall=max(recall, status.recall) + 1, awaited=tuple(sorted(nodes)))
+    if not is_old and not _is_known(partition, cards.values(), domains):
+        return structs.replace(status, recall=1)
+    nodes = {*mine, *labelled, *status.awaited, *(member.node for member in status.members)}
+    return structs.replace(
+        status,
+        recall=max(recall, status.recall) + 1,
+        members=(),
+        awaited=tuple(sorted(nodes)),
+        open_generation=max(generation, status.generation) + 1,
+    )
+
+
+def is_open(
+    status: NVLinkPartitionStatus,
+    awaited: Iterable[str],
+    members: Iterable[Member],
+    cards: Mapping[str, NVLinkNode],
+) -> bool:
+    """Whether numbers may be given: everybody has answered or is gone, and who is gone is in no member's list."""
+    staying = (cards.get(m.node) for m in members if m.state is not MemberState.LEAVING)
+    return not any(awaited) and all(
+        card is not None and card.status.applied_generation >= status.open_generation for card in staying
+    )
+
+
+def _is_known(partition: PartitionId, cards: Iterable[NVLinkNode], domains: Iterable[ComputeDomain]) -> bool:
+    """Whether anybody has ever been given a channel here, as far as they tell."""
+    said = (held.name for domain in domains for held in domain.status.partitions)
+    held = (held.partition for card in cards for held in card.status.held_channels)
+    return partition in {*said, *held}
 
 
 def still_awaited(
@@ -122,7 +154,9 @@ def _merged(
     recall: int,
     now: datetime,
 ) -> ChannelAssignment:
-    """Assigned only if it is the one claim to this number, and the claimant's only number."""
+    """Assigned only if it is the one claim to this number, and the claimant's only number; nobody's if there are
+    two.
+    """
     entry = known.get(channel)
     if entry is not None and entry.compute_domain.uid == reference.uid:
         return entry
@@ -132,7 +166,9 @@ def _merged(
     )
     if entry is None and lives and not has_another:
         return ChannelAssignment(channel, ChannelState.ASSIGNED, reference, since=rfc3339(now))
-    return rested(entry or ChannelAssignment(channel, ChannelState.RESTING, reference, ""), recall, now)
+    if entry is None:
+        return rested(ChannelAssignment(channel, ChannelState.RESTING, reference, ""), recall, now)
+    return rested(structs.replace(entry, compute_domain=NOBODY), recall, now)
 
 
 def rested(entry: ChannelAssignment, recall: int, now: datetime) -> ChannelAssignment:
