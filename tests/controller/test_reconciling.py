@@ -156,7 +156,8 @@ async def test_a_node_that_leaves_gets_no_new_channels_where_it_was(cluster: Clu
     controllers = await cluster.controllers()
     await settle(controllers, cluster)
     await cluster.card(moves, partition=f"{cluster.partition}9")
-    await settle(controllers, cluster)
+    await controllers.look()
+    await controllers.partitions.reconcile(cluster.partition)
     states = {m.node: m.state for m in (await cluster.live()).status.members}
     assert states == {stays: MemberState.JOINING, moves: MemberState.LEAVING}
     await cluster.claim(await cluster.domain("one"), moves)

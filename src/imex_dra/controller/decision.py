@@ -61,8 +61,9 @@ class Seen(NamedTuple):
 
 class Decision(NamedTuple):
     status: NVLinkPartitionStatus
-    roster: Roster
     channels: Channels
+    is_open: bool
+    """Whether numbers may be given at all (`record`)."""
 
 
 class _Record(NamedTuple):
@@ -79,13 +80,14 @@ def decide(seen: Seen, now: datetime) -> Decision:
     roster = _roster(seen, record, door)
     members = {member.node for member in (*record.status.members, *roster.members)}
     answers = Answers(seen.name, tuple(sorted(members)), seen.cards)
-    channels = _channels(seen, record, roster, answers, now)
+    open_ = is_open(record.status, record.awaited, roster.members, seen.cards)
+    channels = _channels(seen, record, roster, answers, open_=open_, now=now)
     recall = next_recall(
         record.status.recall,
         channels.assignments,
         answers,
         count=seen.channel_count,
-        in_vain=bool(channels.unserved) and _is_open(seen, record, roster),
+        in_vain=bool(channels.unserved) and open_,
     )
     conditions = _channels_condition(seen, record.awaited, recall, channels, answers, now)
     status = NVLinkPartitionStatus(
@@ -99,7 +101,7 @@ def decide(seen: Seen, now: datetime) -> Decision:
         conditions=_admission_condition(seen, conditions, door, roster, now),
         summary=_summary(roster.members, channels),
     )
-    return Decision(status, roster, channels)
+    return Decision(status, channels, open_)
 
 
 def _record(seen: Seen, now: datetime) -> _Record:
@@ -123,9 +125,10 @@ def _roster(seen: Seen, record: _Record, door: Doorkeeper) -> Roster:
     )
 
 
-def _channels(seen: Seen, record: _Record, roster: Roster, answers: Answers, now: datetime) -> Channels:
+def _channels(
+    seen: Seen, record: _Record, roster: Roster, answers: Answers, *, open_: bool, now: datetime
+) -> Channels:
     """While the record is not open nothing is given and nothing is free: nobody knows what is held."""
-    open_ = _is_open(seen, record, roster)
     return plan_channels(
         record.entries,
         _wants(seen, roster.members),
@@ -137,10 +140,6 @@ def _channels(seen: Seen, record: _Record, roster: Roster, answers: Answers, now
         recall=record.status.recall,
         free=lambda entry: open_ and is_free(entry, answers),
     )
-
-
-def _is_open(seen: Seen, record: _Record, roster: Roster) -> bool:
-    return is_open(record.status, record.awaited, roster.members, seen.cards)
 
 
 def _wants(seen: Seen, members: Iterable[Member]) -> set[Want]:

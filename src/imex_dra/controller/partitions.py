@@ -153,18 +153,11 @@ class Partitions:
                 self._events.note(COMPUTE_DOMAINS, domain, Reason.CHANNEL_ASSIGNED, message)
         if decision.status.recall != seen.status.recall:
             log.info("members are asked what they hold", partition=name, recall=decision.status.recall)
-        for reference in channels.unserved:
+        for reference in channels.unserved if decision.is_open else ():
             domain = self._observed.domain(reference.uid)
             if domain is not None:
-                self._events.warn(COMPUTE_DOMAINS, domain, *_why_unserved(seen, decision))
-
-
-def _why_unserved(seen: Seen, decision: Decision) -> tuple[Reason, str]:
-    awaited = decision.status.awaited
-    if awaited:
-        return Reason.CHANNELS_UNKNOWN, sentence(Reason.CHANNELS_UNKNOWN, nodes=", ".join(awaited))
-    facts = {"partition": seen.name, "count": seen.channel_count - 1}
-    return Reason.CHANNELS_EXHAUSTED, sentence(Reason.CHANNELS_EXHAUSTED, **facts)
+                message = sentence(Reason.CHANNELS_EXHAUSTED, partition=name, count=seen.channel_count - 1)
+                self._events.warn(COMPUTE_DOMAINS, domain, Reason.CHANNELS_EXHAUSTED, message)
 
 
 def _taken_away(metadata: AnnotatedMeta) -> bool:
