@@ -115,7 +115,7 @@ class Host:
         self._vital.append(self._module(_KUBELETS, told, "kubelets"))
         if self.wish.driver:
             self._start_controller()
-            asyncio.run(self._hand_out_tokens())
+            self._hand_out_tokens()
         if self._operator:
             self._vital.append(self._operator.start())
 
@@ -124,15 +124,15 @@ class Host:
         self._write_account(self.places.account(CONTROLLER), CONTROLLER, token, self.control_plane.url)
         self._run(self.controller)
 
-    async def _hand_out_tokens(self) -> None:
-        def deliver(node: str, token: str) -> None:
-            self._write_account(self.places.account(node), node, token, self._servers[node])
-
+    def _hand_out_tokens(self) -> None:
+        """All at the same moment: who joins its partition late has its peers make their connections anew."""
         names = [node.name for node in self.nodes]
         try:
-            await tokens.issue(self.places.kubeconfig, names, deliver, within=_READY_WITHIN)
+            issued = asyncio.run(tokens.issue(self.places.kubeconfig, names, within=_READY_WITHIN))
         except TimeoutError:
             raise Unavailable(f"not every node registered in {_READY_WITHIN:.0f} s. {self._words()}") from None
+        for node, token in issued.items():
+            self._write_account(self.places.account(node), node, token, self._servers[node])
 
     def _write_account(self, path: Path, user: str, token: str, server: str) -> None:
         """Complete when it appears: somebody may be waiting for it."""

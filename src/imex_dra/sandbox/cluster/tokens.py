@@ -5,7 +5,7 @@ nodes would take longer than everything else.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,21 +50,19 @@ class TokenDesk(Client):
         return msgspec.json.decode(answer, type=_TokenRequest).status.token
 
 
-async def issue(
-    kubeconfig: Path, nodes: Sequence[str], deliver: Callable[[str, str], None], *, within: float
-) -> None:
-    """`deliver(node, token)` for each as soon as it is there; raises TimeoutError."""
+async def issue(kubeconfig: Path, nodes: Sequence[str], *, within: float) -> dict[str, str]:
+    """By node; raises TimeoutError."""
     desk = TokenDesk(connect("imex-sandbox", kubeconfig))
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(node: str) -> None:
+    async def one(node: str) -> str:
         async with turn:
-            deliver(node, await desk.token(NODE, node=node))
+            return await desk.token(NODE, node=node)
 
     try:
         async with asyncio.timeout(within), asyncio.TaskGroup() as group:
-            for node in nodes:
-                group.create_task(one(node))
+            asked = {node: group.create_task(one(node)) for node in nodes}
+        return {node: task.result() for node, task in asked.items()}
     finally:
         await desk.close()
 
