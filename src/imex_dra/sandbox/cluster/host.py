@@ -74,7 +74,7 @@ class Host:
         self._running.close()
 
     def failure(self) -> str:
-        """Why the cluster can't go on, in words; empty while it can. A controller that ended is started again."""
+        """Why the cluster can't go on, in words; empty while it can. Controllers that ended are started again."""
         for process in self._vital:
             if not process.running:
                 return f"{process.name} ended unexpectedly; see {process.log}"
@@ -82,6 +82,8 @@ class Host:
             return words
         if CONTROLLER not in self.killed and self.controller.exit_code is not None:
             self.controller.start()
+        if self._operator and APISERVER not in self.killed:  # it ends when it misses the API server
+            self._operator.keep()
         return ""
 
     def _prepare_nodes(self) -> None:
@@ -117,7 +119,7 @@ class Host:
             self._start_controller()
             self._hand_out_tokens()
         if self._operator:
-            self._vital.append(self._operator.start())
+            self._operator.start()
 
     def _start_controller(self) -> None:
         token = asyncio.run(tokens.controller(self.places.kubeconfig))

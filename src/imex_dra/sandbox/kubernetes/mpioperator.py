@@ -54,6 +54,11 @@ class MpiOperator:
         log = self._log(NAME)
         self._process.until(lambda: _AT_WORK in log.read_text(), within=READY_SECONDS)
 
+    def keep(self) -> None:
+        """Starts it again if it ended, as its Deployment would: it gives up when it misses the API server."""
+        if self._process is not None and self._process.exit_code is not None:
+            self._process.start()
+
     def stop(self) -> None:
         for process in (self._installation, self._process):
             if process:
