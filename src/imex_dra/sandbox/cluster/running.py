@@ -92,7 +92,8 @@ async def _serve(host: Host, places: Places, steps: Steps) -> None:
         return await answers.answer(request)
 
     async with control.serving(places.control, answer):
-        steps.say(f"{len(host.nodes)} nodes after {steps.elapsed:.1f} s. Ctrl-C stops them. In another shell:")
+        steps.say(f"{len(host.nodes)} nodes after {steps.elapsed:.1f} s; imex down --name {places.name} ends them.")
+        steps.say("In another shell:")
         click.echo(f"export KUBECONFIG={places.kubeconfig}")
         while not stopped.is_set():
             if words := host.failure():
