@@ -64,10 +64,16 @@ def test_a_file_and_the_short_form_exclude_each_other(file: Path) -> None:
 
 
 def test_without_kubernetes_it_says_what_builds_it(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
-    monkeypatch.setattr(binaries, "missing", lambda: ["etcd", "kube-apiserver"])
-    assert refusal("up", file) == (
-        "etcd, kube-apiserver can't be found: `make kube` builds what a control plane needs"
-    )
+    monkeypatch.setattr(binaries, "CONTROL_PLANE", ("kube-nothing",))
+    assert refusal("up", file) == "kube-nothing was not found: run `make kube` to build it"
+
+
+def test_without_a_tool_of_the_machine_it_says_where_that_comes_from(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setattr(binaries, "_searched", lambda name: [] if name == "openssl" else ["/usr/bin", "/bin"])
+    monkeypatch.setattr(binaries, "TOOLS", ("openssl",))
+    assert refusal("up", file) == "openssl was not found: install the package openssl"
 
 
 def test_down_without_a_cluster_says_so() -> None:

@@ -68,7 +68,10 @@ class Team:
         except Rejected as error:
             raise AssertionError(f"{error}\n{self.kubectl('get', 'events')}\n{self.cluster.logs()}") from error
 
+    def delete(self, *words: str) -> None:
+        self.cluster.kubectl("-n", self.name, "delete", *words, "--timeout=120s", within=150)
+
     def disband(self) -> None:
         """Everything of it is gone afterwards, but the empty namespace."""
-        self.kubectl("delete", "pods,computedomains,resourceclaims", "--all", "--timeout=120s")
+        self.delete("pods,computedomains,resourceclaims", "--all")
         self.cluster.kubectl("delete", "namespace", self.name, "--wait=false")

@@ -72,7 +72,7 @@ def test_power_goes_and_comes(settings: Settings, process: Process) -> None:
 
 
 def test_it_ends_in_order_when_it_is_told_to(settings: Settings, process: Process) -> None:
-    process.stop()
+    process.stop(within=60)
     assert process.exit_code == 0
     with pytest.raises(Unavailable):
         ask(settings.control, Request("status"))

@@ -21,7 +21,7 @@ apiVersion: sandbox.imex-dra.io/v1
 kind: Faults
 steps:
 - {fault: break-fabric, nodes: [r0-n01], for: 10ms}
-- {fault: restart-kubelet, nodes: [r0-n02], after: 20ms}
+- {fault: restart-kubelet, nodes: [r0-n02], after: 1s}
 - {fault: kill-node, nodes: [r0-n00], for: 10ms}
 """
 

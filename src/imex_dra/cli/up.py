@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 
-from imex_dra.base.errors import Misconfigured
 from imex_dra.base.logging import configure
 from imex_dra.hardware.profiles import PROFILES
 from imex_dra.sandbox import racks
@@ -78,8 +77,7 @@ def command(
         hollow=hollow,
         rules=standins.load(stand_ins) if stand_ins else (),
     )
-    if absent := binaries.missing():
-        raise Misconfigured(f"{', '.join(absent)} can't be found: `make kube` builds what a control plane needs")
+    binaries.expect((*binaries.TOOLS, *binaries.CONTROL_PLANE))
     if detach:
         detached.start(wish)
     else:

@@ -113,7 +113,7 @@ def test_the_controller_can_be_killed_and_one_that_ends_comes_back(cluster: Clus
         ("start", "r0-n00", "nvidia-imex", "imex-daemon starts it"),
         ("start", "r0-n00", "kubelet", "runs already"),
         ("hang", "r0-n00", "kubelet", "can't hang"),
-        ("hang", "", "kube-apiserver", "kube-apiserver can't hang"),
+        ("dance", "", "kube-apiserver", "kube-apiserver can't dance"),
     ],
 )
 def test_what_can_not_be_done_is_refused_in_words(

@@ -40,6 +40,7 @@ def test_18_pods_of_a_compute_domain_in_one_rack_have_the_same_channel(cluster: 
         *(team.pod(pod, node, template="train", command=LIST_CHANNELS) for pod, node in pods.items())
     )
     team.until_ready(*pods)
+    until(cluster, lambda: all(team.kubectl("logs", pod) for pod in pods))
     channels = [team.kubectl("logs", pod).split() for pod in pods]
     assert len(channels) == 18
     assert channels == [channels[0]] * 18

@@ -25,7 +25,7 @@ VERY_GENEROUS = 400
 def team(cluster: Cluster) -> Iterator[Team]:
     made = Team(cluster)
     yield made
-    made.kubectl("delete", "mpijobs", "--all", "--timeout=120s")
+    made.delete("mpijobs", "--all")
     made.disband()
 
 

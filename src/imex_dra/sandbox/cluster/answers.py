@@ -46,7 +46,8 @@ class Answers:
         match do:
             case "kill":
                 host.killed.add(CONTROLLER)
-                controller.stop(within=0)
+                controller.kill()
+                controller.ended(within=10)
             case "start":
                 host.killed.discard(CONTROLLER)
                 if not controller.running:

@@ -91,10 +91,10 @@ async def _serve(host: Host, places: Places, steps: Steps) -> None:
             return stopped.set()
         return await answers.answer(request)
 
-    async with control.serving(places.control, answer):
-        steps.say(f"{len(host.nodes)} nodes after {steps.elapsed:.1f} s; imex down --name {places.name} ends them.")
-        steps.say("In another shell:")
-        click.echo(f"export KUBECONFIG={places.kubeconfig}")
+    steps.say(f"{len(host.nodes)} nodes after {steps.elapsed:.1f} s; imex down --name {places.name} ends them.")
+    steps.say("In another shell:")
+    click.echo(f"export KUBECONFIG={places.kubeconfig}")
+    async with control.serving(places.control, answer):  # last: whoever finds it finds the lines above, too
         while not stopped.is_set():
             if words := host.failure():
                 raise Unavailable(words)

@@ -45,6 +45,7 @@ class Demo:
     def prepare(self) -> bool:
         """What is missing is built, with progress; from the main thread. False if it can't be."""
         with suppress(ImexError), self._run.step(PROGRAMS):
+            binaries.expect(binaries.TOOLS)
             if binaries.missing(NEEDED):
                 click.echo(_FIRST_TIME, err=True)
                 build(NEEDED)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from imex_dra.api.meta import is_deleting
 from imex_dra.api.views import ResourceClaim
 from imex_dra.base.errors import Misconfigured, NotYet, Rejected, Unavailable
 from imex_dra.kube.client import Client
@@ -144,7 +145,8 @@ class Venue:
         self._process.stop(within=60)
         gone = free(self._spec.name, 60)
         self._file.unlink(missing_ok=True)
-        if self.places.logs.is_dir() and self._log.exists():
+        if self._log.exists():
+            self.places.logs.mkdir(parents=True, exist_ok=True)
             self._log.rename(self.places.logs / "imex-up.log")
         left = [str(path) for path in (self.places.run, self.places.kubeconfig) if path.exists()]
         return [
@@ -160,7 +162,7 @@ class Venue:
         return path
 
     def _remember(self, claim: ResourceClaim | None) -> None:
-        if claim is not None and claim.pods:
+        if claim is not None and claim.pods and not is_deleting(claim):
             self.claims[claim.metadata.uid] = claim
 
     def _last_line(self) -> str:

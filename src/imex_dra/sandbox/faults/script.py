@@ -22,7 +22,7 @@ from imex_dra.sandbox.faults.kinds import (
 
 
 class Faults(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """Steps begin in order, each `after` the one before began; `for` counts from a step's own beginning."""
+    """Steps begin in order, each `after` the one before began; `for` counts from when it is in place."""
 
     api_version: Literal["sandbox.imex-dra.io/v1"]
     kind: Literal["Faults"]

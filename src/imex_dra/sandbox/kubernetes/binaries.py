@@ -20,12 +20,13 @@ MPI_OPERATOR = "v0.7.0"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr")
 BUILT = (*CONTROL_PLANE, "kubelet", *RUNTIME, "mpi-operator")
-TOOLS = ("kubectl", "openssl", "setpriv")
+TOOLS = ("kubectl", "openssl", "setpriv", "unshare")
 
 _SOURCES = {
     "kubectl": "it comes with the project's environment: run `make env`, or install kubectl",
     "openssl": "install the package openssl",
     "setpriv": "install the package util-linux",
+    "unshare": "install the package util-linux",
     "ip": "install the package iproute2",
 }
 
@@ -49,6 +50,12 @@ def find(name: str) -> Path:
     if found := shutil.which(name, path=os.pathsep.join(_searched(name))):
         return Path(found)
     raise Misconfigured(f"{name} was not found: {_SOURCES.get(name, 'run `make kube` to build it')}")
+
+
+def expect(names: Iterable[str]) -> None:
+    """Says where the first that is missing comes from, before anything is begun."""
+    for name in names:
+        find(name)
 
 
 def missing(names: Iterable[str] = (*CONTROL_PLANE, *TOOLS)) -> list[str]:

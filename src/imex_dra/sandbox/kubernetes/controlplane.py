@@ -118,7 +118,8 @@ class ControlPlane:
 
     def kill_apiserver(self) -> None:
         """Without notice; after SIGTERM it would keep its port for up to a minute."""
-        self._apiserver.stop(within=0)
+        self._apiserver.kill()
+        self._apiserver.ended(within=10)
 
     def hang_apiserver(self) -> None:
         """It keeps its port and all connections, and says nothing."""
