@@ -173,9 +173,10 @@ class Stage:
             for gate in plugin.gate.values():
                 gate.set()
         for pod in self._pods:
-            if pod.exists():
+            found = self.api.find(pod.path)
+            if found is not None and found["metadata"].get("finalizers"):
                 self.api.patch(pod.path, {"metadata": {"finalizers": None}})
-                pod.delete(grace=1)
+            pod.delete(grace=1)
         for pod in self._pods:
             pod.until_gone(within=60)
         for plugin in self._plugins:
