@@ -84,6 +84,10 @@ def test_who_is_in_the_way_is_named_with_what_keeps_it() -> None:
     cards = card("a", answered=4, held=HELD), card("b", answered=3)
     assert in_the_way([resting(5), resting(6), resting(7, recall=4)], 4, answers(*cards, members="abc")) == (
         2,
-        ["b has not answered recall 4", "c says nothing", "a holds channel 5"],
+        [
+            "b has not answered recall 4 (bring it back; if it is gone for good, delete its Node)",
+            "c says nothing (bring it back; if it is gone for good, delete its Node)",
+            "a holds channel 5 (delete the pod that uses it)",
+        ],
     )
     assert in_the_way([assigned(5)], 4, answers(members="abc")) == (0, [])

@@ -221,8 +221,8 @@ async def test_a_number_that_a_node_holds_on_to_is_not_given_and_the_partition_s
     assert await cluster.channels() == {1: ("first", "Resting")}
     assert (await conditions(cluster))["ChannelsFree"] == (
         "False",
-        f"of the channels that were given back, 1 can't be used again yet: {node} holds channel 1; bring these"
-        " nodes back, or delete their Node objects",
+        f"of the channels that were given back, 1 can't be used again yet: {node} holds channel 1"
+        " (delete the pod that uses it)",
     )
     await cluster.card(node, channel_count=2, answered=2)
     await settle(controllers, cluster, second)

@@ -9,7 +9,7 @@ from tests.driver.site import DEADLINE, RACK_A, Site, Team, changed, healthy, wa
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 
-AT_ONCE = DEADLINE / 2
+AT_ONCE = DEADLINE
 CONFIG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig"}
 
 

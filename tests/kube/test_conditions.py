@@ -17,3 +17,10 @@ def test_the_transition_time_moves_only_with_the_status() -> None:
     ready, other = conditions
     assert (ready.status, ready.last_transition_time) == ("True", "2026-01-01T13:00:00Z")
     assert (other.type, other.status) == ("Other", "Unknown")
+
+
+def test_a_message_that_is_too_long_for_the_api_is_cut() -> None:
+    (cut,) = with_condition((), "Ready", status=False, reason="A", message="x" * 40_000, now=NOON)
+    (whole,) = with_condition((), "Ready", status=False, reason="A", message="x" * 32_768, now=NOON)
+    assert (len(cut.message), cut.message[-2:]) == (32_768, "x…")
+    assert whole.message == "x" * 32_768

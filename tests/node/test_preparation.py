@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.nvlinknode import FabricState, ImexState
@@ -59,6 +60,18 @@ async def test_a_prepare_waits_for_every_condition_and_is_woken_by_the_last(
         (able.reading, able.daemon, assigned)
     ]
     assert scene.desk.specs() == {claim.uid: 9}
+
+
+async def test_nothing_is_entered_while_the_node_s_boot_id_is_unknown(scene: Scene) -> None:
+    """It would never count as held: whose processes live is told by it."""
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    claim = await scene.claim(domain.metadata.uid)
+    scene.learn(reading=structs.replace(scene.situation.known.reading, boot_id=""))
+    with pytest.raises(NotYet, match="since when it runs"):
+        await scene.preparation().prepare(claim)
+    assert scene.desk.held() == scene.desk.specs() == {}
 
 
 async def test_on_a_node_without_fabric_the_claim_is_prepared_without_a_channel(scene: Scene) -> None:

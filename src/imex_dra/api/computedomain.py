@@ -47,7 +47,7 @@ class ChannelSpec(View, frozen=True):
         Meta(
             description=(
                 "Single: the ComputeDomain's own channel. All: every channel of the partition, other "
-                "workloads' included; refused unless the namespace or the cluster allows it."
+                "workloads' included; refused unless the namespace allows it."
             ),
             extra_json_schema={"default": "Single"},
         ),

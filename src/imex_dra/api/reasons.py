@@ -43,6 +43,7 @@ class Reason(StrEnum):
     NO_SLOT = "NoSlot"
     NODES_ADMITTED = "NodesAdmitted"
     CHANNELS_HELD = "ChannelsHeld"
+    LISTS_OLD = "ListsOld"
     CHANNELS_UNKNOWN = "ChannelsUnknown"
     CHANNELS_FREE = "ChannelsFree"
 
@@ -131,13 +132,14 @@ _SENTENCES: dict[Reason, str] = {
     ),
     Reason.NO_SLOT: "NVLink partition {partition} has no slot left for node {node}: all {slots} are taken",
     Reason.NODES_ADMITTED: "every node that belongs here is a member",
-    Reason.CHANNELS_HELD: (
-        "of the channels that were given back, {count} can't be used again yet: {nodes}; bring these nodes back,"
-        " or delete their Node objects"
-    ),
+    Reason.CHANNELS_HELD: ("of the channels that were given back, {count} can't be used again yet: {nodes}"),
     Reason.CHANNELS_UNKNOWN: (
         "this record was lost or restored, and no new channel is given before every node has said what it holds;"
         " missing: {nodes}; bring these nodes back, or delete their Node objects"
+    ),
+    Reason.LISTS_OLD: (
+        "no new channel is given before these nodes run with the present member list, because nodes that are gone"
+        " are in older ones: {nodes}; check that imex daemon runs on them, or delete their Node objects"
     ),
     Reason.CHANNELS_FREE: "every channel that was given back can be used again",
 }

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec import structs
+
 from imex_dra.api.computedomain import ComputeDomain
 from imex_dra.api.meta import Condition
 from imex_dra.api.names import PartitionId
@@ -29,7 +31,7 @@ from imex_dra.controller.admission import Doorkeeper
 from imex_dra.controller.channels import Channels, Want, plan_channels
 from imex_dra.controller.membership import Roster, plan_members
 from imex_dra.controller.recall import Answers, in_the_way, is_free, next_recall
-from imex_dra.controller.record import completed, is_open, renewed, still_awaited
+from imex_dra.controller.record import behind, completed, renewed, still_awaited
 from imex_dra.kube.conditions import find_condition, with_condition
 
 DEFAULT_CHANNEL_COUNT = 2048
@@ -80,7 +82,9 @@ def decide(seen: Seen, now: datetime) -> Decision:
     roster = _roster(seen, record, door)
     members = {member.node for member in (*record.status.members, *roster.members)}
     answers = Answers(seen.name, tuple(sorted(members)), seen.cards)
-    open_ = is_open(record.status, record.awaited, roster.members, seen.cards)
+    record = _closed_for_old_lists(seen, record, roster)
+    late = behind(record.status, roster.members, seen.cards)
+    open_ = not record.awaited and not late
     channels = _channels(seen, record, roster, answers, open_=open_, now=now)
     recall = next_recall(
         record.status.recall,
@@ -89,13 +93,13 @@ def decide(seen: Seen, now: datetime) -> Decision:
         count=seen.channel_count,
         in_vain=bool(channels.unserved) and open_,
     )
-    conditions = _channels_condition(seen, record.awaited, recall, channels, answers, now)
+    conditions = _channels_condition(seen, record.awaited, late, recall, channels, answers, now)
     status = NVLinkPartitionStatus(
         generation=roster.generation,
         members=roster.members,
         recall=recall,
         awaited=record.awaited,
-        open_generation=record.status.open_generation,
+        open_generation=0 if open_ else record.status.open_generation,
         last_channel=channels.last,
         channels=channels.assignments,
         conditions=_admission_condition(seen, conditions, door, roster, now),
@@ -125,6 +129,16 @@ def _roster(seen: Seen, record: _Record, door: Doorkeeper) -> Roster:
     )
 
 
+def _closed_for_old_lists(seen: Seen, record: _Record, roster: Roster) -> _Record:
+    """Who comes in may run with an old list: those in it who left meanwhile are still connected."""
+    inside = {m.node for m in record.status.members if m.state is not MemberState.LEAVING}
+    coming = (m.node for m in roster.members if m.state is not MemberState.LEAVING and m.node not in inside)
+    cards = (seen.cards[node].status for node in coming)
+    if any(c.imex_partition == seen.name and c.applied_generation < roster.generation for c in cards):
+        return record._replace(status=structs.replace(record.status, open_generation=roster.generation))
+    return record
+
+
 def _channels(
     seen: Seen, record: _Record, roster: Roster, answers: Answers, *, open_: bool, now: datetime
 ) -> Channels:
@@ -148,12 +162,21 @@ def _wants(seen: Seen, members: Iterable[Member]) -> set[Want]:
 
 
 def _channels_condition(
-    seen: Seen, awaited: tuple[str, ...], recall: int, channels: Channels, answers: Answers, now: datetime
+    seen: Seen,
+    awaited: tuple[str, ...],
+    late: list[str],
+    recall: int,
+    channels: Channels,
+    answers: Answers,
+    now: datetime,
 ) -> tuple[Condition, ...]:
     count, reasons = in_the_way(channels.assignments, recall, answers)
     if awaited:
         words = sentence(Reason.CHANNELS_UNKNOWN, nodes=", ".join(awaited))
         return _said(seen.status.conditions, CHANNELS_FREE, Reason.CHANNELS_UNKNOWN, words, now)
+    if late:
+        words = sentence(Reason.LISTS_OLD, nodes=", ".join(late))
+        return _said(seen.status.conditions, CHANNELS_FREE, Reason.LISTS_OLD, words, now)
     if reasons:
         words = sentence(Reason.CHANNELS_HELD, count=count, nodes=", ".join(reasons))
         return _said(seen.status.conditions, CHANNELS_FREE, Reason.CHANNELS_HELD, words, now)

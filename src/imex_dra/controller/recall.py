@@ -69,9 +69,12 @@ def in_the_way(entries: Iterable[ChannelAssignment], recall: int, answers: Answe
     asked = [e for e in entries if e.state is ChannelState.RESTING and e.recall < recall]
     reasons = [f"{node} {_silence(answers, node, recall)}" for node in answers.silent(recall)] if asked else []
     for entry in asked:
-        reasons += [f"{node} holds channel {entry.channel}" for node in answers.holders(entry.channel)]
+        holders = answers.holders(entry.channel)
+        reasons += [f"{node} holds channel {entry.channel} (delete the pod that uses it)" for node in holders]
     return len(asked), reasons
 
 
 def _silence(answers: Answers, node: str, recall: int) -> str:
-    return "says nothing" if answers.answered(node) < 0 else f"has not answered recall {recall}"
+    silent = answers.answered(node) < 0
+    said = "says nothing" if silent else f"has not answered recall {recall}"
+    return f"{said} (bring it back; if it is gone for good, delete its Node)"

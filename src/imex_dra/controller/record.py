@@ -54,24 +54,23 @@ def renewed(
     nodes = {*mine, *labelled, *status.awaited, *(member.node for member in status.members)}
     return structs.replace(
         status,
-        recall=max(recall, status.recall) + 1,
+        recall=max(recall, status.recall) + 2,  # a node may have promised one more than any card says
         members=(),
         awaited=tuple(sorted(nodes)),
         open_generation=max(generation, status.generation) + 1,
     )
 
 
-def is_open(
-    status: NVLinkPartitionStatus,
-    awaited: Iterable[str],
-    members: Iterable[Member],
-    cards: Mapping[str, NVLinkNode],
-) -> bool:
-    """Whether numbers may be given: everybody has answered or is gone, and who is gone is in no member's list."""
-    staying = (cards.get(m.node) for m in members if m.state is not MemberState.LEAVING)
-    return not any(awaited) and all(
-        card is not None and card.status.applied_generation >= status.open_generation for card in staying
-    )
+def behind(status: NVLinkPartitionStatus, members: Iterable[Member], cards: Mapping[str, NVLinkNode]) -> list[str]:
+    """Members that do not yet run with the list that the record is opened with."""
+    if not status.open_generation:
+        return []
+    staying = (member.node for member in members if member.state is not MemberState.LEAVING)
+    return [node for node in staying if not _runs_with(status.open_generation, cards.get(node))]
+
+
+def _runs_with(generation: int, card: NVLinkNode | None) -> bool:
+    return card is not None and card.status.applied_generation >= generation
 
 
 def _is_known(partition: PartitionId, cards: Iterable[NVLinkNode], domains: Iterable[ComputeDomain]) -> bool:

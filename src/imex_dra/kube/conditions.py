@@ -5,6 +5,9 @@ from datetime import datetime
 from imex_dra.api.meta import Condition
 from imex_dra.base.clock import rfc3339
 
+_LONGEST = 32768
+"""The API's limit: a longer message would have the whole status refused, and with it all that it says."""
+
 
 def with_condition(
     conditions: tuple[Condition, ...],
@@ -24,7 +27,7 @@ def with_condition(
         type=type_,
         status=word,
         reason=reason,
-        message=message,
+        message=message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…",
         last_transition_time=since,
         observed_generation=generation,
     )

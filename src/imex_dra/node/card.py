@@ -15,7 +15,7 @@ def card_status(
 ) -> NVLinkNodeStatus:
     hindrance = obstacle(known)
     daemon = known.daemon if known.daemon.partition == known.place else _ELSEWHERE
-    answered = checkpoint.promised(known.place)
+    answered = _answered(known, checkpoint, last)
     return NVLinkNodeStatus(
         fabric=known.reading.fabric,
         partition=known.place,
@@ -50,6 +50,13 @@ def strangers(checkpoint: Checkpoint, boot_id: str, place: str) -> tuple[str, ..
     """Claims whose channels were given in another partition than the node is in."""
     living = checkpoint.living(boot_id)
     return tuple(sorted(f"{c.namespace}/{c.name}" for c in living if c.partition != place))
+
+
+def _answered(known: Knowledge, checkpoint: Checkpoint, last: NVLinkNodeStatus) -> int:
+    """A promise is an answer only together with what is held, and that can't be said without a boot id."""
+    if known.reading.boot_id:
+        return checkpoint.promised(known.place)
+    return last.answered_recall if last.partition == known.place else 0
 
 
 def _held(

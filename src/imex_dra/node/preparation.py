@@ -76,7 +76,7 @@ class Preparation:
         checkpoint = began
         while True:
             grant = await self._grant(wish, checkpoint, start)
-            prepared = _prepared(wish, grant, self._situation.known)
+            prepared = self._expect_boot(_prepared(wish, grant, self._situation.known))
             try:
                 await asyncio.to_thread(self._ledger.enter, prepared, checkpoint, grant.recall)
             except Recalled:
@@ -84,6 +84,13 @@ class Preparation:
                 checkpoint = structs.replace(latest, calls=began.calls)
                 continue
             return prepared
+
+    def _expect_boot(self, claim: PreparedClaim) -> PreparedClaim:
+        """One without a boot id would never count as living, and its channel never as held."""
+        if claim.channel >= 0 and not claim.boot_id:
+            node, cause = self._situation.known.node, "it does not say since when it runs"
+            raise NotYet(sentence(Reason.FABRIC_PENDING, node=node, cause=cause))
+        return claim
 
     async def _read(self, claim_id: ClaimId, start: float) -> Wish:
         request = self._client.get(RESOURCE_CLAIMS, Key(claim_id.namespace, claim_id.name))
