@@ -265,7 +265,7 @@ async def test_a_record_restored_from_a_backup_is_completed_before_anything_is_g
     await controllers.partitions.reconcile(cluster.partition)
     assert await cluster.channels() == {1: ("one", "Assigned")}
     assert set((await cluster.live()).status.awaited) == {node, late}
-    assert (await cluster.live()).status.recall == 6
+    assert (await cluster.live()).status.recall == 5 + 2
     assert (await conditions(cluster))["ChannelsFree"][0] == "False"
     for _ in range(2):
         await settle(controllers, cluster)
