@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from imex_dra.base.errors import ImexError
 from imex_dra.cli import imex
+from imex_dra.sandbox.kubelet import namespaces
 from imex_dra.sandbox.kubernetes import binaries
 
 HEAD = "apiVersion: sandbox.imex-dra.io/v1\nkind: Cluster\n"
@@ -74,6 +75,14 @@ def test_without_a_tool_of_the_machine_it_says_where_that_comes_from(
     monkeypatch.setattr(binaries, "_searched", lambda name: [] if name == "openssl" else ["/usr/bin", "/bin"])
     monkeypatch.setattr(binaries, "TOOLS", ("openssl",))
     assert refusal("up", file) == "openssl was not found: install the package openssl"
+
+
+def test_where_containers_can_not_be_confined_it_says_so_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    monkeypatch.setattr(binaries, "CONTROL_PLANE", ())
+    monkeypatch.setattr(namespaces, "UNSHARE", ("sh", "-c", "echo 'not permitted' >&2; exit 1"))
+    assert refusal("up", file).startswith("containers can't be confined here (not permitted): allow unprivileged")
 
 
 def test_down_without_a_cluster_says_so() -> None:

@@ -9,7 +9,7 @@ from imex_dra.hardware.profiles import PROFILES
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.cluster import detached, running
 from imex_dra.sandbox.cluster.settings import Wish
-from imex_dra.sandbox.kubelet import standins
+from imex_dra.sandbox.kubelet import namespaces, standins
 from imex_dra.sandbox.kubernetes import binaries
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -78,6 +78,8 @@ def command(
         rules=standins.load(stand_ins) if stand_ins else (),
     )
     binaries.expect((*binaries.TOOLS, *binaries.CONTROL_PLANE))
+    if not hollow:
+        namespaces.expect()
     if detach:
         detached.start(wish)
     else:

@@ -18,6 +18,7 @@ from imex_dra.sandbox.demo.report import Check, Report, table
 from imex_dra.sandbox.demo.run import Run, unless_ended
 from imex_dra.sandbox.demo.show import CLEAN_UP, STEPS, WITHIN, Show
 from imex_dra.sandbox.demo.venue import Venue
+from imex_dra.sandbox.kubelet import namespaces
 from imex_dra.sandbox.kubernetes import binaries
 from imex_dra.sandbox.kubernetes.build import build
 
@@ -46,6 +47,7 @@ class Demo:
         """What is missing is built, with progress; from the main thread. False if it can't be."""
         with suppress(ImexError), self._run.step(PROGRAMS):
             binaries.expect(binaries.TOOLS)
+            namespaces.expect()
             if binaries.missing(NEEDED):
                 click.echo(_FIRST_TIME, err=True)
                 build(NEEDED)

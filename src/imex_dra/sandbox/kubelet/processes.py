@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from imex_dra.base.errors import Rejected
-from imex_dra.sandbox.kubelet import commands, confinement
+from imex_dra.sandbox.kubelet import commands, confinement, namespaces
 from imex_dra.sandbox.kubelet.commands import Command, Execution
 from imex_dra.sandbox.kubelet.containers import Bind, Exit, Order, Task
 from imex_dra.sandbox.kubelet.logs import Recorder
@@ -28,8 +28,7 @@ TERMINATION_LOG = "/dev/termination-log"
 LONGEST_MESSAGE = 4096
 _UNSHARE = (
     *("setpriv", "--pdeathsig", "KILL", "--"),
-    *("unshare", "--user", "--map-root-user", "--mount", "--pid", "--uts", "--ipc"),
-    *("--fork", "--kill-child=KILL", "--"),
+    *(*namespaces.UNSHARE, "--kill-child=KILL", "--"),
     *(sys.executable, "-I", "-S", confinement.__file__),
 )
 
