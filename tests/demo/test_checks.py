@@ -276,7 +276,7 @@ def test_a_container_of_a_claim_without_a_channel_has_none() -> None:
         (Word(content=CONTENT.decode()), True, False),
         (Word(content="something else"), False, False),
         (Word(code=800, name="CUDA_ERROR_NOT_PERMITTED", why="another channel"), False, True),
-        (Word(code=400, name="CUDA_ERROR_INVALID_HANDLE", why="no such export"), False, True),
+        (Word(code=400, name="CUDA_ERROR_INVALID_HANDLE", why="no such export"), False, False),
         (Word(code=801, name="CUDA_ERROR_NOT_SUPPORTED", why="the daemon is not READY"), False, False),
         (Word(code=2, name="CUDA_ERROR_OUT_OF_MEMORY", why="no memory"), False, False),
         (Word(), False, False),

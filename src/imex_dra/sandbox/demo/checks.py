@@ -124,7 +124,7 @@ def was_let_in(word: Word) -> Check:
 
 def was_refused(word: Word) -> Check:
     """With the very handle that the other one read by."""
-    good = word.code in (CudaError.NOT_PERMITTED, CudaError.INVALID_HANDLE) and not word.content
+    good = word.code == CudaError.NOT_PERMITTED and not word.content
     return Check("a process of another ComputeDomain is refused", good, str(word))
 
 
