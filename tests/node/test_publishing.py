@@ -215,6 +215,25 @@ async def test_a_card_is_made_for_its_node_and_follows_it(publisher: Publisher, 
         await eventually(lambda: is_equal(state, "READY"))
 
 
+async def test_a_program_that_starts_says_nothing_before_it_has_looked(publisher: Publisher, desk: Desk) -> None:
+    """What the one before it wrote stands until then: a partition must not blink at every update."""
+    ledger = desk.ledger()
+
+    async def state() -> str:
+        found = await publisher.client.list(NVLINK_NODES, Selection(fields=f"metadata.name={publisher.name}"))
+        return found[0].status.imex_state if found else ""
+
+    async with running(CardPublisher(publisher.client, publisher.situation, ledger, address="10.0.0.1").run()):
+        publisher.know()
+        await eventually(lambda: is_equal(state, "READY"))
+    starting = Situation(publisher.name)
+    cards = CardPublisher(publisher.client, starting, ledger, address="10.0.0.1", patience=100)
+    async with running(cards.run()):
+        assert {await state() for _ in range(20)} == {"READY"}
+        starting.learn(reading=HEALTHY.reading, daemon=daemon(ImexState.INIT_GPU))
+        await eventually(lambda: is_equal(state, "INIT_GPU"))
+
+
 async def is_equal(question: Callable[[], Coroutine[Any, Any, str]], expected: str) -> bool:
     return await question() == expected
 

@@ -4,6 +4,7 @@ A recall is answered here: the ledger promises first, then the card says what is
 """
 
 import asyncio
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -28,19 +29,31 @@ log = structlog.get_logger()
 
 _PERIOD = 60.0
 """How often to look although nothing changed: somebody may have deleted the card."""
+_PATIENCE = 5.0
+"""How long a program that starts waits for its first look at the hardware and the agent's first word."""
 
 
 class CardPublisher:
-    def __init__(self, client: Client, situation: Situation, ledger: Ledger, *, address: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        situation: Situation,
+        ledger: Ledger,
+        *,
+        address: str,
+        patience: float = _PATIENCE,
+    ) -> None:
         self._client = client
         self._situation = situation
         self._ledger = ledger
         self._address = address
+        self._patience = patience
         self._backoff = Backoff(0.2, 10.0)
         self._written: NVLinkNode | None = None
         """The card as we last saw it; read again when a write failed, and now and then."""
 
     async def run(self) -> NoReturn:
+        await self._look_first()
         failures = 0
         while True:
             changed = self._situation.changed
@@ -56,6 +69,13 @@ class CardPublisher:
             await first_of(changed, timeout=pause)
             if not changed.is_set():
                 self._written = None
+
+    async def _look_first(self) -> None:
+        """Or else every start would tell the partition, for a moment, that the node is not ready."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                while not self._situation.known.has_looked:
+                    await self._situation.changed.wait()
 
     async def _write(self) -> None:
         card = self._written or await self._read()

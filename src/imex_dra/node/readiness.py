@@ -31,6 +31,11 @@ class Knowledge(Struct, frozen=True):
     """Counts unprepares: what the ledger holds may be less now."""
 
     @property
+    def has_looked(self) -> bool:
+        """Whether there was a first look at the hardware, and a first word of the agent, or none to be had."""
+        return self.reading != Reading() and self.daemon != DaemonState()
+
+    @property
     def home(self) -> NVLinkPartition | None:
         """The partition as it was last seen, if it is the one where the node is now."""
         seen = self.partition
