@@ -85,8 +85,8 @@ def test_who_is_in_the_way_is_named_with_what_keeps_it() -> None:
     assert in_the_way([resting(5), resting(6), resting(7, recall=4)], 4, answers(*cards, members="abc")) == (
         2,
         [
-            "b has not answered recall 4 (bring it back; if it is gone for good, delete its Node)",
-            "c says nothing (bring it back; if it is gone for good, delete its Node)",
+            "b has not answered recall 4 (bring it back; if it is switched off for good, delete its Node)",
+            "c says nothing (bring it back; if it is switched off for good, delete its Node)",
             "a holds channel 5 (delete the pod that uses it)",
         ],
     )

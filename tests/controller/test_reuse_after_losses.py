@@ -2,11 +2,14 @@
 
 from msgspec import structs
 
+from imex_dra.api.nvlinkpartition import CHANNELS_FREE
 from imex_dra.hardware.protocol import Reading
+from imex_dra.kube.conditions import find_condition
 from imex_dra.node.card import card_status
 from imex_dra.node.cards import promised
 from tests.controller.partition import HERE
-from tests.controller.test_channel_reuse import ReuseMachine, bind, late_grant, replace_domain, run_on, story
+from tests.controller.test_channel_reuse import ReuseMachine
+from tests.controller.test_reuse_stories import bind, late_grant, replace_domain, run_on, story
 
 __all__ = ["story"]
 
@@ -65,6 +68,11 @@ def test_a_node_that_comes_back_gets_nothing_while_its_daemon_runs_with_the_old_
         story.a_controller_works(a, 0)
     run_on(story, "a", uid)
     assert world.leaks() == []
+    record = world.records[HERE]
+    said = find_condition(record.status.conditions, CHANNELS_FREE) if record else None
+    assert said is not None
+    assert (said.reason, said.status) == ("ListsOld", "False")
+    assert "are in older ones: a; check that imex daemon runs" in said.message
 
 
 def test_a_promise_to_the_lost_record_is_no_answer_to_the_new_one() -> None:

@@ -130,16 +130,20 @@ _SENTENCES: dict[Reason, str] = {
         "node {node} may not join NVLink partition {partition} yet, because its IMEX daemon still runs in"
         " {elsewhere}; check that imex daemon runs on it"
     ),
-    Reason.NO_SLOT: "NVLink partition {partition} has no slot left for node {node}: all {slots} are taken",
+    Reason.NO_SLOT: (
+        "NVLink partition {partition} has no slot left for node {node}: all {slots} are taken; delete the Nodes of"
+        " members that are switched off for good"
+    ),
     Reason.NODES_ADMITTED: "every node that belongs here is a member",
-    Reason.CHANNELS_HELD: ("of the channels that were given back, {count} can't be used again yet: {nodes}"),
+    Reason.CHANNELS_HELD: "of the channels that were given back, {count} can't be used again yet: {nodes}",
     Reason.CHANNELS_UNKNOWN: (
         "this record was lost or restored, and no new channel is given before every node has said what it holds;"
-        " missing: {nodes}; bring these nodes back, or delete their Node objects"
+        " missing: {nodes}; bring them back, or delete the Node of one that is switched off for good"
     ),
     Reason.LISTS_OLD: (
         "no new channel is given before these nodes run with the present member list, because nodes that are gone"
-        " are in older ones: {nodes}; check that imex daemon runs on them, or delete their Node objects"
+        " are in older ones: {nodes}; check that imex daemon runs on them, or delete the Node of one that is"
+        " switched off for good"
     ),
     Reason.CHANNELS_FREE: "every channel that was given back can be used again",
 }

@@ -56,9 +56,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--no-driver", is_flag=True, help="Nodes only.")
 @click.option("--hollow", is_flag=True, help="Containers that only pretend to run: for hundreds of nodes.")
 @click.option("--stand-ins", type=_FILE, help="Rules for what runs instead of an image or a command.")
-@click.pass_context
 def command(
-    context: click.Context,
     cluster: Path | None,
     count: int | None,
     profile: str | None,

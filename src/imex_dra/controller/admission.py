@@ -29,10 +29,12 @@ class Doorkeeper(NamedTuple):
     """Who holds a claim of a ComputeDomain on a node, by node and UID, in words."""
 
     def refusal(self, card: NVLinkNode) -> Refusal | None:
+        """A channel that rests for its ComputeDomain is no hindrance: the card will say when it has let go."""
         node, status = card.metadata.name, card.status
         if status.answered_recall < self.recall:
             return Refusal(node, None)
-        foreign = [held for held in status.held_channels if not self._knows(held)]
+        known = {(self.partition, entry.channel, entry.compute_domain.uid) for entry in self.channels}
+        foreign = [held for held in status.held_channels if _triple(held) not in known]
         if foreign:
             holders = ", ".join(self._words(node, held) for held in foreign)
             return self._because(Reason.DRAIN_FIRST, node, holders=holders)
@@ -40,14 +42,13 @@ class Doorkeeper(NamedTuple):
             return self._because(Reason.DAEMON_ELSEWHERE, node, elsewhere=status.imex_partition)
         return None
 
-    def _knows(self, held: HeldChannel) -> bool:
-        """Resting for the same ComputeDomain is as good: its card will say when it has let go."""
-        pairs = {(entry.channel, entry.compute_domain.uid) for entry in self.channels}
-        return held.partition == self.partition and (held.channel, held.compute_domain) in pairs
-
     def _words(self, node: str, held: HeldChannel) -> str:
         user = self.users.get((node, held.compute_domain), f"ComputeDomain {held.compute_domain}")
         return f"{user} (channel {held.channel} of {held.partition})"
 
     def _because(self, reason: Reason, node: str, **facts: str) -> Refusal:
         return Refusal(node, reason, sentence(reason, node=node, partition=self.partition, **facts))
+
+
+def _triple(held: HeldChannel) -> tuple[str, int, str]:
+    return held.partition, held.channel, held.compute_domain

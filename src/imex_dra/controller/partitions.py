@@ -4,7 +4,7 @@ Nothing else writes an NVLinkPartition, and one worker handles one partition at 
 against another controller that believes to be leader.
 """
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 import structlog
 from msgspec import structs
@@ -118,7 +118,7 @@ class Partitions:
                     users[node, held.compute_domain] = "pods " + ", ".join(pods)
         return users
 
-    async def _released(self, live: NVLinkPartition):  # type: ignore[no-untyped-def]
+    async def _released(self, live: NVLinkPartition) -> AsyncIterator[str]:
         for entry in live.status.channels:
             if entry.state is ChannelState.ASSIGNED and await self._is_released(entry.compute_domain):
                 yield entry.compute_domain.uid

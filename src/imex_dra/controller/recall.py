@@ -77,4 +77,4 @@ def in_the_way(entries: Iterable[ChannelAssignment], recall: int, answers: Answe
 def _silence(answers: Answers, node: str, recall: int) -> str:
     silent = answers.answered(node) < 0
     said = "says nothing" if silent else f"has not answered recall {recall}"
-    return f"{said} (bring it back; if it is gone for good, delete its Node)"
+    return f"{said} (bring it back; if it is switched off for good, delete its Node)"

@@ -218,8 +218,9 @@ KINDS: dict[str, type[Fault]] = {str(kind.__struct_config__.tag): kind for kind 
 
 
 def seconds(duration: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)(\D+)", duration).groups()  # type: ignore[union-attr]
-    return float(number) * _UNITS[unit]
+    parts = re.fullmatch(r"([\d.]+)(\D+)", duration)
+    assert parts is not None, "its type has a pattern"
+    return float(parts[1]) * _UNITS[parts[2]]
 
 
 def sentence(kind: type[Fault]) -> str:

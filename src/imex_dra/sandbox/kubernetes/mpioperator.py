@@ -36,7 +36,7 @@ class MpiOperator:
         self._installation = Process(f"{NAME}-installation", argv, log=self._log(f"{NAME}-installation"))
         self._installation.start()
 
-    def start(self) -> Process:
+    def start(self) -> None:
         """Once it is installed."""
         if self._installation is None:
             self.install()
@@ -45,7 +45,6 @@ class MpiOperator:
         argv = [str(find(NAME)), f"--kubeConfig={account}", *_UNTHROTTLED]
         self._process = Process(NAME, argv, log=self._log(NAME))
         self._process.start()
-        return self._process
 
     def until_ready(self) -> None:
         """Its caches are filled, so the API server knows MPIJobs."""
