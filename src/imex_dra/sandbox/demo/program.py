@@ -51,8 +51,9 @@ class Demo:
             if binaries.missing(NEEDED):
                 click.echo(_FIRST_TIME, err=True)
                 build(NEEDED)
-            versions = f"{binaries.KUBERNETES}, {binaries.MPI_OPERATOR}"
-            self._run.expect(Check("Kubernetes and the MPI Operator are there", True, versions))
+            missing, versions = binaries.missing(NEEDED), f"{binaries.KUBERNETES}, {binaries.MPI_OPERATOR}"
+            found = f"no {', '.join(missing)}" if missing else versions
+            self._run.expect(Check("Kubernetes and the MPI Operator are there", not missing, found))
         return self.report.ok
 
     async def perform(self) -> None:

@@ -6,7 +6,6 @@ A process of its own, so that a cluster that is busy, or a fault that hangs some
 """
 
 import asyncio
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from msgspec import Struct
 from imex_dra.base import logging
 from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.control import Request, serving
+from imex_dra.sandbox.descriptors import raise_limit
 from imex_dra.sandbox.faults.conduct import Conduct
 from imex_dra.sandbox.faults.interception import Tls
 from imex_dra.sandbox.faults.line import Line
@@ -76,8 +76,7 @@ async def run(settings: Settings) -> None:
 
 def main() -> None:
     logging.configure("warning")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_limit()
     asyncio.run(run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Settings)))
 
 

@@ -108,7 +108,7 @@ class ControlPlane:
     def service_account(self, namespace: str, name: str, *, node: str | None = None) -> Path:
         """A kubeconfig with a token from TokenRequest, on request bound to a node as a DaemonSet pod's is."""
         bound = ["--bound-object-kind=Node", f"--bound-object-name={node}"] if node else []
-        token = self.kubectl("create", "token", name, f"--namespace={namespace}", "--duration=24h", *bound)
+        token = self.kubectl("create", "token", name, f"--namespace={namespace}", "--duration=8760h", *bound)
         user = ":".join(["system:serviceaccount", namespace, name, *([node] if node else [])])
         return self.identities.write(user, kubeconfig.bearer(token.strip()))
 
