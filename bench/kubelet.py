@@ -23,9 +23,11 @@ from imex_dra.sandbox.kubernetes.progress import Progress
 from imex_dra.sandbox.process import Process
 from tests.driver.site import Site, Team, running_site
 
-PODS_EACH = 11
+PODS_EACH = 21
 BURST = 6
 MEGABYTE = 1024.0
+_REST = 1.0
+"""Seconds in which the control plane and ours write down that a pod is gone, which is no part of the next one."""
 
 
 def start_time(progress: Progress) -> Iterator[Line]:
@@ -33,7 +35,7 @@ def start_time(progress: Progress) -> Iterator[Line]:
 
     A plain pod, a pod that claims from a ComputeDomain that has its channel, and a first pod of a ComputeDomain
     (its template is there, its channel is assigned meanwhile), in random turns, each after the last one is gone
-    from its node. The value is the difference of medians.
+    from its node and a second has passed. The value is the difference of medians.
     """
     with _site() as site:
         plain, known, fresh = asyncio.run(_alternate(site, progress))
@@ -151,6 +153,7 @@ async def _time(client: Client, team: Team, template: str) -> float:
                 break
         taken = time.monotonic() - start
     await asyncio.to_thread(team.delete, "pod", name)
+    await asyncio.sleep(_REST)
     return taken
 
 

@@ -1,6 +1,7 @@
 """Requests and what comes back, on a real API server and over a bad line."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,16 @@ async def test_outside_a_cluster_the_environment_names_the_file(
     client = Client.connect("imex-cli")
     assert await client.list(NAMESPACES)
     await client.close()
+
+
+async def test_connections_send_at_once_and_notice_a_server_that_vanished(control_plane: ControlPlane) -> None:
+    http = connect("imex-node", control_plane.kubeconfig())
+    response = await http.get("/version")
+    line = response.extensions["network_stream"].get_extra_info("socket")
+    options = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert [line.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [1, 10, 2, 3]
+    await http.aclose()
 
 
 def test_no_configuration_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,12 @@ from imex_dra.kube.lease import LeaderElection, Timing
 from imex_dra.kube.patch import apply_fields
 from imex_dra.kube.queue import WorkQueue
 
-_GATHER = 0.3
-"""Seconds in which what happens to a ComputeDomain's nodes is gathered into one status write."""
+_GATHER = 0.6
+"""Seconds in which what happens to a ComputeDomain's nodes is gathered into one status write.
+
+Long enough that the write does not fall into the start of the pods that it counts, and well within the second after
+which a status must be right.
+"""
 
 
 async def run(client: Client, *, namespace: str = NAMESPACE, timing: Timing | None = None) -> None:

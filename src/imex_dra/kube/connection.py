@@ -1,5 +1,6 @@
 """How a program reaches its API server: in-cluster, then KUBECONFIG, as lightkube reads them."""
 
+import socket
 from pathlib import Path
 
 import httpx2
@@ -12,8 +13,19 @@ from imex_dra import __version__
 from imex_dra.base.errors import Misconfigured
 
 _TIMEOUT = httpx2.Timeout(10)
-_NO_LIMIT = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
-"""Each watch holds a connection; httpx's own limit of a hundred would stop a simulated rack."""
+_CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
+"""Each watch holds a connection; httpx's own limit of a hundred would stop a simulated rack.
+
+One that rests stays open for a minute, so that the next pod's claim is read without a handshake (httpx: 5 s); the
+API server would close it after 90 s.
+"""
+_PROBES = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""An API server that vanished without a word ends a resting connection after 16 s, and no request waits for it."""
 
 
 def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClient:
@@ -21,7 +33,10 @@ def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClien
     config = _load(kubeconfig)
     parameters = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
     parameters["transport"] = httpx2.AsyncHTTPTransport(
-        verify=parameters["verify"], limits=_NO_LIMIT, trust_env=parameters["trust_env"]
+        verify=parameters["verify"],
+        limits=_CONNECTIONS,
+        trust_env=parameters["trust_env"],
+        socket_options=_PROBES,
     )
     return httpx2.AsyncClient(**parameters, headers={"User-Agent": f"{component}/{__version__}"})
 
