@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
+from imex_dra.api.meta import Key, Resource, T
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, ChannelState
 from imex_dra.base.errors import NotYet, Rejected
@@ -97,6 +98,36 @@ async def test_a_computedomain_that_is_new_to_the_node_is_looked_up_live_and_a_k
     await scene.preparation(far_client).prepare(second)
     assert live_reads(proxy) == 1
     assert scene.desk.held() == {first.uid: 8, second.uid: 8}
+
+
+class SlowClaims(Client):
+    """Reads a claim only when it may; `answered`: what it has read besides."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client._http)
+        self.may_read, self.answered = asyncio.Event(), 0
+
+    async def get(self, resource: Resource[T], key: Key) -> T:
+        if resource.kind == "ResourceClaim":
+            await self.may_read.wait()
+        answer = await super().get(resource, key)
+        self.answered += 1
+        return answer
+
+
+async def test_a_look_that_came_before_the_assignment_does_not_speak_against_it(scene: Scene) -> None:
+    domain = await scene.domain()
+    claim = await scene.claim(domain.metadata.uid)
+    client = SlowClaims(scene.admin)
+    call = asyncio.create_task(scene.preparation(client).prepare(claim))
+    await until(lambda: client.answered == 1)
+    await scene.assign(domain, 7)
+    await scene.see_partition()
+    client.may_read.set()
+    async with asyncio.timeout(25):
+        await call
+    assert scene.desk.held() == {claim.uid: 7}
+    assert client.answered == 3
 
 
 async def test_an_assignment_that_is_no_longer_true_is_not_used(scene: Scene) -> None:

@@ -24,8 +24,8 @@ from imex_dra.kube.queue import WorkQueue
 _GATHER = 0.6
 """Seconds in which what happens to a ComputeDomain's nodes is gathered into one status write.
 
-Long enough that the write does not fall into the start of the pods that it counts, and well within the second after
-which a status must be right.
+Long enough that the write does not fall into the start of the pods that it counts, and well within the second
+after which a status must be right.
 """
 
 

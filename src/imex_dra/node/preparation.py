@@ -6,9 +6,8 @@ at once. Unpreparing needs nothing but the local disk, whatever is gone.
 """
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
 from msgspec import structs
@@ -16,26 +15,25 @@ from msgspec import structs
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key, key_of
 from imex_dra.api.nvlinknode import FabricState
-from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
 from imex_dra.api.reasons import Reason, sentence
 from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.clock import Clock
-from imex_dra.base.errors import ApiRetryable, Forbidden, NotFound, NotYet, Rejected
+from imex_dra.base.errors import NotFound, NotYet, Rejected
 from imex_dra.base.waiting import first_of
 from imex_dra.cdi.spec import device_id
 from imex_dra.dra.plugin import ClaimId, PreparedDevice
 from imex_dra.kube.client import Client, Selection
+from imex_dra.node.call import Call
 from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
 from imex_dra.node.claims import Wish, base_request, read_wish
 from imex_dra.node.departure import Departure, watching
 from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
 from imex_dra.node.ledger import Ledger, Recalled
 from imex_dra.node.readiness import Knowledge, Obstacle
+from imex_dra.node.record import Record
 from imex_dra.node.situation import Situation
 
 log = structlog.get_logger()
-
-R = TypeVar("R")
 
 DEADLINE = 40.0
 """Of the kubelet's 45 s; the rest is for the answer's way back."""
@@ -54,15 +52,16 @@ class Preparation:
         self._deadline = deadline
 
     async def prepare(self, claim: ClaimId) -> tuple[PreparedDevice, ...]:
-        start = self._clock.monotonic()
+        call = Call(claim, self._situation.known.node, self._clock, limit=self._deadline)
         checkpoint = await asyncio.to_thread(self._ledger.read)
         held = checkpoint.claims.get(claim.uid)
         if held is not None and held.boot_id == self._situation.known.reading.boot_id:
             await asyncio.to_thread(self._ledger.mend, held)
             return _devices(held)
-        wish = await self._read(claim, start)
-        log.info("preparing", claim=str(claim), domain=wish.domain_uid)
-        prepared = await self._enter(wish, checkpoint, start)
+        async with self._recorded(call, checkpoint) as record:
+            wish = await self._read(call)
+            log.info("preparing", claim=str(claim), domain=wish.domain_uid)
+            prepared = await self._enter(wish, checkpoint, call, record)
         log.info("prepared", claim=str(claim), channel=prepared.channel)
         return _devices(prepared)
 
@@ -71,11 +70,21 @@ class Preparation:
         self._situation.learn(unprepared=checkpoint.calls)
         log.info("unprepared", claim=str(claim))
 
-    async def _enter(self, wish: Wish, began: Checkpoint, start: float) -> PreparedClaim:
+    @asynccontextmanager
+    async def _recorded(self, call: Call, checkpoint: Checkpoint) -> AsyncIterator[Record]:
+        """Where no channel is held, whatever is asked for is new: its record is needed for sure."""
+        record, known = Record(self._client, call), self._situation.known
+        if not known.place or checkpoint.living(known.reading.boot_id):
+            yield record
+            return
+        async with record.begun(known.place):
+            yield record
+
+    async def _enter(self, wish: Wish, began: Checkpoint, call: Call, record: Record) -> PreparedClaim:
         """A grant that was recalled on its way is asked for anew; an unprepare since the call began is not."""
         checkpoint = began
         while True:
-            grant = await self._grant(wish, checkpoint, start)
+            grant = await self._grant(wish, checkpoint, call, record)
             prepared = self._expect_boot(_prepared(wish, grant, self._situation.known))
             try:
                 await asyncio.to_thread(self._ledger.enter, prepared, checkpoint, grant.recall)
@@ -92,32 +101,32 @@ class Preparation:
             raise NotYet(sentence(Reason.FABRIC_PENDING, node=node, cause=cause))
         return claim
 
-    async def _read(self, claim_id: ClaimId, start: float) -> Wish:
-        request = self._client.get(RESOURCE_CLAIMS, Key(claim_id.namespace, claim_id.name))
+    async def _read(self, call: Call) -> Wish:
+        key = Key(call.claim.namespace, call.claim.name)
         try:
-            claim = await self._call(claim_id, request, start)
+            claim = await call.ask(self._client.get(RESOURCE_CLAIMS, key))
         except NotFound as error:
-            raise Rejected(sentence(Reason.NO_SUCH_CLAIM, claim=claim_id)) from error
-        return read_wish(claim_id, claim, self._situation.known.node)
+            raise Rejected(sentence(Reason.NO_SUCH_CLAIM, claim=call.claim)) from error
+        return read_wish(call.claim, claim, self._situation.known.node)
 
-    async def _grant(self, wish: Wish, checkpoint: Checkpoint, start: float) -> Grant:
+    async def _grant(self, wish: Wish, checkpoint: Checkpoint, call: Call, record: Record) -> Grant:
         async with AsyncExitStack() as stack:
-            return await self._wait_for_grant(wish, checkpoint, start, stack)
+            return await self._wait_for_grant(wish, checkpoint, call, record, stack)
 
     async def _wait_for_grant(
-        self, wish: Wish, checkpoint: Checkpoint, start: float, stack: AsyncExitStack
+        self, wish: Wish, checkpoint: Checkpoint, call: Call, record: Record, stack: AsyncExitStack
     ) -> Grant:
         domain: ComputeDomain | None = None
         departure: Departure | None = None
         while True:
             changed, known = self._situation.changed, self._situation.known
             if domain is None and known.assignment(wish.domain_uid) is None:
-                domain = await self._domain(wish, start)
+                domain = await self._domain(wish, call)
                 wish = wish._replace(domain=str(key_of(domain)))
                 continue
             if known.reading.fabric.state is FabricState.NONE:
-                return without_fabric(known, domain or await self._domain(wish, start))
-            verdict = await self._decide(known, wish, checkpoint, start)
+                return without_fabric(known, domain or await self._domain(wish, call))
+            verdict = await _decide(known, wish, checkpoint, record)
             if isinstance(verdict, Grant):
                 return verdict
             if verdict.hopeless:
@@ -126,45 +135,30 @@ class Preparation:
                 name = domain.metadata.name if domain else _assigned_name(known, wish)
                 watch = watching(self._client, wish, Key(wish.claim.namespace, name))
                 departure = await stack.enter_async_context(watch)
-            await first_of(changed, departure.seen, timeout=max(0.0, self._left(start)))
+            await first_of(changed, departure.seen, timeout=call.left())
             departure.check()
             if not changed.is_set():
-                raise NotYet(verdict.words(self._clock.monotonic() - start))
+                raise NotYet(verdict.words(call.taken()))
 
-    async def _decide(
-        self, known: Knowledge, wish: Wish, checkpoint: Checkpoint, start: float
-    ) -> Grant | Obstacle:
-        """What we watched may be old: a ComputeDomain that is new to this node is looked up live."""
-        promised = checkpoint.promised(known.place)
-        verdict = decide(known, wish, promised)
-        if isinstance(verdict, Obstacle) or checkpoint.shares(_prepared(wish, verdict, known)):
-            return verdict
-        live: NVLinkPartition | None = None
-        with suppress(NotFound):
-            request = self._client.get(NVLINK_PARTITIONS, Key("", known.place))
-            live = await self._call(wish.claim, request, start)
-        return decide(structs.replace(known, partition=live), wish, promised)
-
-    async def _domain(self, wish: Wish, start: float) -> ComputeDomain:
+    async def _domain(self, wish: Wish, call: Call) -> ComputeDomain:
         """In its namespace, or, to tell the truth about why not, anywhere."""
-        request = self._client.list(COMPUTE_DOMAINS, Selection(wish.claim.namespace))
-        here = await self._call(wish.claim, request, start)
+        here = await call.ask(self._client.list(COMPUTE_DOMAINS, Selection(wish.claim.namespace)))
         if any(domain.metadata.uid == wish.domain_uid for domain in here):
             return expect_domain(wish, here)
-        return expect_domain(wish, await self._call(wish.claim, self._client.list(COMPUTE_DOMAINS), start))
+        return expect_domain(wish, await call.ask(self._client.list(COMPUTE_DOMAINS)))
 
-    async def _call(self, claim: ClaimId, request: Coroutine[Any, Any, R], start: float) -> R:
-        """A request that must not outlast the kubelet's patience, with an error that says who was not reached."""
-        try:
-            async with asyncio.timeout(self._left(start)):
-                return await request
-        except (ApiRetryable, Forbidden, TimeoutError) as error:
-            cause = str(error) or "no answer in time"
-            node = self._situation.known.node
-            raise NotYet(sentence(Reason.API_UNREACHABLE, node=node, claim=claim, cause=cause)) from error
 
-    def _left(self, start: float) -> float:
-        return start + self._deadline - self._clock.monotonic()
+async def _decide(known: Knowledge, wish: Wish, checkpoint: Checkpoint, record: Record) -> Grant | Obstacle:
+    """What we watched may be old: a ComputeDomain that is new to this node is looked up live."""
+    promised = checkpoint.promised(known.place)
+    verdict = decide(known, wish, promised)
+    if isinstance(verdict, Obstacle) or checkpoint.shares(_prepared(wish, verdict, known)):
+        record.grow_old()
+        return verdict
+    verdict = decide(structs.replace(known, partition=await record.early()), wish, promised)
+    if isinstance(verdict, Grant):
+        return verdict
+    return decide(structs.replace(known, partition=await record.now(known.place)), wish, promised)
 
 
 def _assigned_name(known: Knowledge, wish: Wish) -> str:
