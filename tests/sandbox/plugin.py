@@ -1,31 +1,50 @@
-"""The smallest DRA plugin there can be: gives every claim one CDI device and answers at once.
+"""The smallest DRA driver there can be: gives every claim the same CDI device and answers at once.
 
 Its messages are encoded by hand, so that a test of the node depends on nothing but the node: every field here is
 a number, a length and bytes.
 """
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
+
+from imex_dra.sandbox.kubernetes.node import Node
+
+DRIVER = "test.imex-dra.io"
+DEVICE = "/dev/nvidia-caps-imex-channels/channel7"
+_SPEC = {
+    "cdiVersion": "0.6.0",
+    "kind": "imex-dra.io/test",
+    "devices": [
+        {
+            "name": "seven",
+            "containerEdits": {
+                "env": ["CHANNEL=7"],
+                "deviceNodes": [{"path": DEVICE, "type": "c", "major": 238, "minor": 7, "fileMode": 0o666}],
+            },
+        }
+    ],
+}
 
 Handler = Callable[[bytes, grpc.ServicerContext], bytes]
 
 
 class Plugin:
-    def __init__(self, kubelet: Path, driver: str, *, pool: str, device: str, cdi: str) -> None:
-        self._driver = driver
-        self._prepared = field(1, field(2, pool) + field(3, device) + field(4, cdi))
-        self._socket = kubelet / "plugins" / driver / "dra.sock"
-        self._registration = kubelet / "plugins_registry" / f"{driver}-reg.sock"
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._prepared = field(1, field(2, node.name) + field(3, "seat") + field(4, "imex-dra.io/test=seven"))
+        self._socket = node.root / "k" / "plugins" / DRIVER / "dra.sock"
+        self._registration = node.root / "k" / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._server = grpc.server(ThreadPoolExecutor(4))
-        self.registered = threading.Event()
+        self._registered = threading.Event()
 
     def __enter__(self) -> Self:
+        (self._node.root / "run" / "cdi" / "test.json").write_text(json.dumps(_SPEC))
         self._serve("pluginregistration.Registration", GetInfo=self._info, NotifyRegistrationStatus=self._notified)
         self._serve(
             "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
@@ -36,12 +55,27 @@ class Plugin:
         for path in (self._socket, self._registration):
             self._server.add_insecure_port(f"unix:{path}")
         self._server.start()
+        assert self._registered.wait(60)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._server.stop(grace=None).wait()
+
+    def objects(self, template: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """What a pod needs to claim from it, by a ResourceClaimTemplate of this name."""
+        cel = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
+        pool = {"name": self._node.name, "generation": 1, "resourceSliceCount": 1}
+        devices = [{"name": "seat"}]
+        slices = {"driver": DRIVER, "nodeName": self._node.name, "pool": pool, "devices": devices}
+        request = {"name": "channel", "exactly": {"deviceClassName": "test"}}
+        claim = {"spec": {"devices": {"requests": [request]}}}
+        return [
+            _object("DeviceClass", {"name": "test"}, {"selectors": [cel]}),
+            _object("ResourceSlice", {"name": "seats"}, slices),
+            _object("ResourceClaimTemplate", {"name": template, "namespace": namespace}, claim),
+        ]
 
     def _serve(self, service: str, **methods: Handler) -> None:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -50,12 +84,16 @@ class Plugin:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
     def _info(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        words = ("DRAPlugin", self._driver, str(self._socket), "v1.DRAPlugin")
+        words = ("DRAPlugin", DRIVER, str(self._socket), "v1.DRAPlugin")
         return b"".join(field(number, word) for number, word in enumerate(words, start=1))
 
     def _notified(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self.registered.set()
+        self._registered.set()
         return b""
+
+
+def _object(kind: str, metadata: dict[str, str], spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
 def answers(request: bytes, answer: bytes) -> bytes:

@@ -16,26 +16,11 @@ from imex_dra.sandbox.kubernetes import cgroups, images, pythonimage
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.kubernetes.network import Network
 from imex_dra.sandbox.kubernetes.node import Node
-from tests.sandbox.plugin import Plugin
+from tests.sandbox.plugin import DEVICE, Plugin
 from tests.sandbox.waiting import eventually
 
 pytestmark = pytest.mark.node
 
-DRIVER = "test.imex-dra.io"
-CHANNEL = "/dev/nvidia-caps-imex-channels/channel7"
-CDI = {
-    "cdiVersion": "0.6.0",
-    "kind": "imex-dra.io/test",
-    "devices": [
-        {
-            "name": "seven",
-            "containerEdits": {
-                "env": ["CHANNEL=7"],
-                "deviceNodes": [{"path": CHANNEL, "type": "c", "major": 238, "minor": 7, "fileMode": 0o666}],
-            },
-        }
-    ],
-}
 CRASH = """
 import sys
 from pathlib import Path
@@ -177,36 +162,15 @@ def test_our_own_image_reaches_the_api_as_any_pod_does(cluster: Cluster, nodes: 
 
 def test_a_claim_puts_a_cdi_device_into_the_container(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
     node, _ = nodes
-    (node.root / "run" / "cdi" / "test.json").write_text(json.dumps(CDI))
-    plugin = Plugin(node.root / "k", DRIVER, pool=node.name, device="seat", cdi="imex-dra.io/test=seven")
-    with plugin:
-        assert plugin.registered.wait(10)
-        cluster.kubectl.apply(*driver_objects(node.name))
+    with Plugin(node) as plugin:
+        cluster.kubectl.apply(*plugin.objects("channel"))
         claims = [{"name": "channel", "resourceClaimTemplateName": "channel"}]
         with_claim = {"resources": {"claims": [{"name": "channel"}]}}
         cluster.run("claimant", node, resourceClaims=claims, container=with_claim)
-        assert (
-            cluster.inside("claimant", "stat", "-c", "%F %t %T %a", CHANNEL) == "character special file ee 7 666\n"
-        )
+        seen = cluster.inside("claimant", "stat", "-c", "%F %t %T %a", DEVICE)
+        assert seen == "character special file ee 7 666\n"
         assert cluster.inside("claimant", "sh", "-c", "echo $CHANNEL") == "7\n"
         cluster.kubectl("delete", "pod", "claimant", "--timeout=120s")
-
-
-def driver_objects(node: str) -> list[dict[str, Any]]:
-    api = "resource.k8s.io/v1"
-    cel = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-    request = {"name": "channel", "exactly": {"deviceClassName": "test"}}
-    specs: dict[str, dict[str, Any]] = {
-        "DeviceClass": {"selectors": [cel]},
-        "ResourceSlice": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [{"name": "seat"}]},
-        "ResourceClaimTemplate": {"spec": {"devices": {"requests": [request]}}},
-    }
-    names = {"DeviceClass": "test", "ResourceSlice": "seats", "ResourceClaimTemplate": "channel"}
-    return [
-        {"apiVersion": api, "kind": kind, "metadata": {"name": names[kind]}, "spec": spec}
-        for kind, spec in specs.items()
-    ]
 
 
 def test_a_killed_kubelet_finds_its_pods_again(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
