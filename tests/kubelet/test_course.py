@@ -9,7 +9,8 @@ import pytest
 from imex_dra.base.clock import LoopClock
 from imex_dra.sandbox.kubelet.probes import Answer, Course, Kind, Watch, ask, first_course
 from imex_dra.sandbox.kubelet.runs import End, Run
-from imex_dra.sandbox.kubelet.views import Container, ContainerStatus, Probe
+from imex_dra.sandbox.kubelet.views.container import Container, Probe
+from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus
 from tests import virtual
 
 EPOCH = LoopClock.EPOCH

@@ -11,15 +11,12 @@ from imex_dra.sandbox.kubelet.logs import Logs
 from imex_dra.sandbox.kubelet.prober import Condemned, leaves_nothing, words_of_end
 from imex_dra.sandbox.kubelet.probes import Kind
 from imex_dra.sandbox.kubelet.remotecommand import status_of_end, status_of_failure
-from imex_dra.sandbox.kubelet.views import (
-    Container,
+from imex_dra.sandbox.kubelet.views.container import Container, Probe
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
+from imex_dra.sandbox.kubelet.views.podstatus import (
     ContainerState,
     ContainerStatus,
-    Pod,
-    PodMeta,
-    PodSpec,
     PodStatus,
-    Probe,
     Running,
     Terminated,
     Waiting,

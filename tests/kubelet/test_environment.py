@@ -3,7 +3,9 @@
 import pytest
 
 from imex_dra.sandbox.kubelet.environment import ConfigError, environment, expanded, field
-from imex_dra.sandbox.kubelet.views import Container, EnvSource, EnvVar, KeyReference, Pod, PodMeta, PodSpec
+from imex_dra.sandbox.kubelet.views.configuration import KeyReference
+from imex_dra.sandbox.kubelet.views.container import Container, EnvSource, EnvVar
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
 
 POD = Pod(
     PodMeta(name="p", namespace="ns", uid="u", labels={"app": "x"}, annotations={"k": "v", "a": "b"}),

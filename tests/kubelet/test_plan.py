@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from imex_dra.sandbox.kubelet.plan import Plan, backoff, plan
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs
-from imex_dra.sandbox.kubelet.views import Container, PodSpec
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import PodSpec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ONE, TWO = Container("one"), Container("two")

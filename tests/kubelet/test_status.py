@@ -7,7 +7,9 @@ import pytest
 
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
 from imex_dra.sandbox.kubelet.status import Situation, status
-from imex_dra.sandbox.kubelet.views import Container, Pod, PodCondition, PodMeta, PodSpec, PodStatus
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
+from imex_dra.sandbox.kubelet.views.podstatus import PodCondition, PodStatus
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ import pytest
 from imex_dra import __version__
 from imex_dra.sandbox.kubelet.standins import PAUSE, Rule, argv
 from imex_dra.sandbox.kubelet.toolbox import DIRECTORY, RANK_SERVER, Toolbox, hidden, path
-from imex_dra.sandbox.kubelet.views import Container
+from imex_dra.sandbox.kubelet.views.container import Container
 
 
 def test_its_tools_run_with_this_very_python(tmp_path: Path) -> None:

@@ -11,13 +11,15 @@ from contextlib import suppress
 import structlog
 
 from imex_dra.api.meta import Key
+from imex_dra.api.views import RESOURCE_CLAIMS, ResourceClaim
 from imex_dra.base.errors import ImexError, NotYet
 from imex_dra.dra.proto import dra_pb2
 from imex_dra.kube.client import Client
 from imex_dra.sandbox.kubelet.health import DeviceKey
 from imex_dra.sandbox.kubelet.ledger import Device, DriverState, Entry, Ledger
 from imex_dra.sandbox.kubelet.plugins import Plugin, Plugins
-from imex_dra.sandbox.kubelet.views import CLAIMS, Container, Pod, PodClaim, ResourceClaim
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodClaim
 
 log = structlog.get_logger()
 
@@ -31,7 +33,7 @@ class Claims:
     async def prepare(self, pod: Pod) -> None:
         """Raises ImexError with the words of the real kubelet."""
         claims = [await self._look_up(pod, name) for name in claim_names(pod)]
-        plugins = {driver: self._plugins.get(driver) for claim in claims for driver in claim.drivers}
+        plugins = {driver: self._plugins.get(driver) for claim in claims for driver in drivers_of(claim)}
         entries = [self._enter(pod, claim) for claim in claims]
         open_entries = [entry for entry in entries if not self._ledger.is_prepared(entry)]
         for driver, plugin in plugins.items():
@@ -55,9 +57,6 @@ class Claims:
                 await self._unprepare(pod, namespace, names)
             except ImexError as error:
                 log.warning("claims of a pod that is gone were not unprepared", pod=pod, error=str(error))
-
-    def holds(self, pod: Pod) -> bool:
-        return self._ledger.holds(pod.uid)
 
     def cdi_devices(self, pod: Pod, container: Container) -> list[str]:
         """In the order of the pod's claims; a container gets what it lists, and nothing else."""
@@ -97,7 +96,7 @@ class Claims:
 
     async def _look_up(self, pod: Pod, name: str) -> ResourceClaim:
         try:
-            claim = await self._client.get(CLAIMS, Key(pod.metadata.namespace, name))
+            claim = await self._client.get(RESOURCE_CLAIMS, Key(pod.metadata.namespace, name))
         except ImexError as error:
             raise NotYet(f"fetch ResourceClaim {name}: {error}") from error
         if not any(user.uid == pod.uid for user in claim.status.reserved_for):
@@ -111,7 +110,7 @@ class Claims:
 
     def _enter(self, pod: Pod, claim: ResourceClaim) -> Entry:
         meta = claim.metadata
-        states = {driver: DriverState() for driver in claim.drivers}
+        states = {driver: DriverState() for driver in drivers_of(claim)}
         entry = self._ledger.enter(Entry(meta.uid, meta.name, meta.namespace, driver_state=states), pod.uid)
         self._ledger.save()
         return entry
@@ -163,6 +162,12 @@ def claim_name(pod: Pod, claim: PodClaim) -> str | None:
         if status.name == claim.name:
             return status.resource_claim_name
     raise NotYet(f'pod "{pod.metadata.namespace}/{pod.metadata.name}": ResourceClaim not created yet')
+
+
+def drivers_of(claim: ResourceClaim) -> tuple[str, ...]:
+    """Each once, in the order of the allocation."""
+    allocation = claim.status.allocation
+    return tuple(dict.fromkeys(result.driver for result in allocation.devices.results)) if allocation else ()
 
 
 def claim_names(pod: Pod) -> list[str]:

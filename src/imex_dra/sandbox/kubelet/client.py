@@ -16,7 +16,7 @@ from msgspec import Struct
 from imex_dra import __version__
 from imex_dra.api.meta import Resource, T, key_of
 from imex_dra.kube.client import Client, Selection
-from imex_dra.sandbox.kubelet.views import Pod
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 COMPONENT = "imex-sandbox-kubelet"
 _TIMEOUT = httpx2.Timeout(15)

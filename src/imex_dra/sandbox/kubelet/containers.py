@@ -20,7 +20,8 @@ from imex_dra.base.waiting import first_of
 from imex_dra.sandbox.kubelet.commands import Command, Execution
 from imex_dra.sandbox.kubelet.logs import Logs
 from imex_dra.sandbox.kubelet.runs import End, Run, StartFailed
-from imex_dra.sandbox.kubelet.views import Container, Pod
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 RUNTIME = "imex-sandbox"
 START_ERROR = 128

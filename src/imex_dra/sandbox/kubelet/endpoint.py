@@ -18,7 +18,8 @@ from imex_dra.sandbox.kubelet import logs, remotecommand
 from imex_dra.sandbox.kubelet.commands import Command
 from imex_dra.sandbox.kubelet.containers import Runtime, Task
 from imex_dra.sandbox.kubelet.logs import Logs
-from imex_dra.sandbox.kubelet.views import ContainerStatus, Pod
+from imex_dra.sandbox.kubelet.views.pod import Pod
+from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus
 
 GROUP = "system:masters"
 

@@ -4,7 +4,9 @@ import re
 from collections.abc import Mapping
 
 from imex_dra.base.errors import NotYet
-from imex_dra.sandbox.kubelet.views import Container, EnvVar, KeyReference, Pod
+from imex_dra.sandbox.kubelet.views.configuration import KeyReference
+from imex_dra.sandbox.kubelet.views.container import Container, EnvVar
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 _REFERENCE = re.compile(r"\$(?:(\$)|\(([^)]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")

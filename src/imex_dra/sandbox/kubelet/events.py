@@ -10,7 +10,7 @@ from imex_dra.api.meta import AnnotatedMeta, Key, ObjectMeta, Resource, View
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError
 from imex_dra.kube.client import Client
-from imex_dra.sandbox.kubelet.views import Pod
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 log = structlog.get_logger()
 

@@ -38,7 +38,7 @@ from imex_dra.sandbox.kubelet.plugins import CALL_LIMIT, WIPE_DELAY, Plugins
 from imex_dra.sandbox.kubelet.pods import SHORTEST_GRACE, PodWorker
 from imex_dra.sandbox.kubelet.registry import Registry
 from imex_dra.sandbox.kubelet.standins import Rule
-from imex_dra.sandbox.kubelet.views import PODS, Pod
+from imex_dra.sandbox.kubelet.views.pod import PODS, Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
 from imex_dra.sandbox.kubelet.ward import RESYNC, RETRY, Ward
 

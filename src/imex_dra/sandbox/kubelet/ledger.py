@@ -96,9 +96,6 @@ class Ledger:
         self._entries.pop((entry.namespace, entry.claim_name), None)
         self._prepared.discard(entry.claim_uid)
 
-    def holds(self, pod: str) -> bool:
-        return any(pod in entry.pods for entry in self._entries.values())
-
     def save(self) -> None:
         data = _Data("DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1", self.entries())
         encoded = msgspec.json.encode(data)

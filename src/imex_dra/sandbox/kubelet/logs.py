@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from imex_dra.sandbox.kubelet.views import Pod
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 LONGEST_PIECE = 16 * 1024
 _PERIOD = 0.1

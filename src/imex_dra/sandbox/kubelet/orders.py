@@ -12,7 +12,8 @@ from imex_dra.sandbox.kubelet.containers import Bind, Order, Sandbox
 from imex_dra.sandbox.kubelet.environment import environment, expanded
 from imex_dra.sandbox.kubelet.references import References
 from imex_dra.sandbox.kubelet.toolbox import Toolbox
-from imex_dra.sandbox.kubelet.views import Container, Pod
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
 
 _HOME = {"HOME": "/root", "TERM": "xterm"}

@@ -6,7 +6,8 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, is_running, latest
-from imex_dra.sandbox.kubelet.views import Container, PodSpec
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import PodSpec
 
 FIRST_BACKOFF = 10.0
 LONGEST_BACKOFF = 300.0

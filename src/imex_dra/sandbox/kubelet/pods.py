@@ -22,7 +22,8 @@ from imex_dra.sandbox.kubelet.prober import Condemned, Prober, leaves_nothing, w
 from imex_dra.sandbox.kubelet.reports import Reports
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, StartFailed, Waiting
 from imex_dra.sandbox.kubelet.status import TERMINAL, Situation
-from imex_dra.sandbox.kubelet.views import PODS, ContainerStatus, Pod
+from imex_dra.sandbox.kubelet.views.pod import PODS, Pod
+from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus
 from imex_dra.sandbox.kubelet.ward import Ward
 
 log = structlog.get_logger()

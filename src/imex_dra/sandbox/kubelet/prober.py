@@ -9,7 +9,8 @@ from imex_dra.sandbox.kubelet.containers import Sandbox, Task
 from imex_dra.sandbox.kubelet.events import Events
 from imex_dra.sandbox.kubelet.probes import Kind, Watch
 from imex_dra.sandbox.kubelet.runs import Run, is_running, latest
-from imex_dra.sandbox.kubelet.views import Container, Pod, Probe
+from imex_dra.sandbox.kubelet.views.container import Container, Probe
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 
 class Condemned(NamedTuple):

@@ -22,7 +22,8 @@ from imex_dra.base.waiting import first_of
 from imex_dra.sandbox.kubelet.commands import Command
 from imex_dra.sandbox.kubelet.containers import Task
 from imex_dra.sandbox.kubelet.runs import Run
-from imex_dra.sandbox.kubelet.views import Container, ContainerStatus, Probe
+from imex_dra.sandbox.kubelet.views.container import Container, Probe
+from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus
 
 log = structlog.get_logger()
 

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from imex_dra.base.errors import NotFound
 from imex_dra.sandbox.kubelet.environment import ConfigError, Lookup
-from imex_dra.sandbox.kubelet.views import Container, EnvFrom, EnvVar, Pod
+from imex_dra.sandbox.kubelet.views.container import Container, EnvFrom, EnvVar
+from imex_dra.sandbox.kubelet.views.pod import Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
 
 

@@ -9,7 +9,8 @@ from imex_dra.base.errors import NotFound
 from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.node import STRATEGIC_PATCH
 from imex_dra.sandbox.kubelet.status import Json, Situation, status
-from imex_dra.sandbox.kubelet.views import PODS, Pod, PodStatus
+from imex_dra.sandbox.kubelet.views.pod import PODS, Pod
+from imex_dra.sandbox.kubelet.views.podstatus import PodStatus
 
 
 @dataclass

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from imex_dra.base.errors import Misconfigured
 from imex_dra.sandbox.kubelet.toolbox import RANK_SERVER
-from imex_dra.sandbox.kubelet.views import Container
+from imex_dra.sandbox.kubelet.views.container import Container
 
 SSHD = "*/usr/sbin/sshd*-D*"
 """What the MPI Operator, and most who write their own workers, start to wait for the launcher."""

@@ -9,7 +9,8 @@ from msgspec import Struct
 from imex_dra.base.clock import rfc3339
 from imex_dra.sandbox.kubelet.plan import backoff, due, restarts
 from imex_dra.sandbox.kubelet.runs import Run, Runs, Waiting, is_running, latest, previous
-from imex_dra.sandbox.kubelet.views import Container, Pod, PodSpec
+from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodSpec
 
 Json = dict[str, Any]
 

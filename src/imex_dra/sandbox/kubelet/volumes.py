@@ -9,15 +9,9 @@ from imex_dra.api.meta import Key
 from imex_dra.base.errors import NotFound, NotYet
 from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.environment import field
-from imex_dra.sandbox.kubelet.views import (
-    CONFIG_MAPS,
-    SECRETS,
-    ConfigMapVolume,
-    Pod,
-    ProjectedSource,
-    SecretSource,
-    Volume,
-)
+from imex_dra.sandbox.kubelet.views.configuration import CONFIG_MAPS, SECRETS
+from imex_dra.sandbox.kubelet.views.pod import Pod
+from imex_dra.sandbox.kubelet.views.volume import ConfigMapVolume, ProjectedSource, SecretSource, Volume
 
 Files = dict[str, bytes]
 

@@ -11,7 +11,7 @@ from imex_dra.sandbox.kubelet.health import Health
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
 from imex_dra.sandbox.kubelet.status import Json
-from imex_dra.sandbox.kubelet.views import Pod
+from imex_dra.sandbox.kubelet.views.pod import Pod
 
 RESYNC = 60.0
 """After a failed prepare too: the real kubelet does not take that for an error of its own."""
