@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ from tests.sandbox.account import NodeAccount
 
 # Without this the first test that asks for a current loop makes one that nobody closes.
 asyncio.set_event_loop(None)
+
+# A shell's background jobs and nohup ignore these, and so would every program that a test starts and interrupts.
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 # On a busy machine an example may take long without anything being wrong.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])

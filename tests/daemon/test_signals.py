@@ -122,7 +122,7 @@ async def test_one_that_ignores_being_told_to_stop_is_killed(tmp_path: Path) -> 
     async with asyncio.timeout(45):
         await asyncio.wait({run})
     assert run.cancelled()
-    assert not Path("/proc", (tmp_path / "pid").read_text().strip()).exists()
+    await eventually(lambda: not Path("/proc", (tmp_path / "pid").read_text().strip()).exists())
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import socket
 import pytest
 
 from imex_dra.sandbox.kubernetes.ports import ReservedPort, prompt
-from imex_dra.softimex.listener import listen_tcp
 
 
 def test_a_reserved_port_is_shared_with_its_server_and_with_nobody_else() -> None:
@@ -24,7 +23,3 @@ def accepted_delays(listening: socket.socket) -> bool:
 def test_what_a_prompt_socket_accepts_sends_at_once() -> None:
     assert accepted_delays(socket.create_server(("127.0.0.1", 0)))
     assert not accepted_delays(prompt(socket.create_server(("127.0.0.1", 0))))
-
-
-def test_what_a_soft_imex_daemon_accepts_sends_at_once() -> None:
-    assert not accepted_delays(listen_tcp("127.0.0.1", 0))

@@ -95,9 +95,7 @@ class Listener(Generic[G]):
 
 
 def listen_tcp(address: str, port: int) -> socket.socket:
-    """What it accepts sends each frame at once, too: Linux hands TCP_NODELAY on."""
     sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return _listen(sock, (address, port), f"{address} port {port}")
 

@@ -62,7 +62,6 @@ class Line:
 
     def __init__(self, sock: socket.socket, other: str) -> None:
         sock.settimeout(SILENCE_SECONDS)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._decoder = Decoder()
         self._messages: list[Message] = []
