@@ -168,6 +168,12 @@ def test_a_killed_api_server_comes_back_with_its_port_and_data(bare: ControlPlan
     assert bare.kubectl("get", "configmap", "kept", "-o", "name").strip() == "configmap/kept"
 
 
+def test_an_api_server_that_runs_is_not_started_twice(bare: ControlPlane) -> None:
+    bare.start_apiserver()
+    assert sorted(process.name for process in bare.processes if process.running) == ["etcd", "kube-apiserver"]
+    assert len(processes_in(bare.directory)) == 2
+
+
 def test_versions_from_before_a_compaction_are_gone_after_a_restart(bare: ControlPlane) -> None:
     old = old_version(bare)
     bare.compact()

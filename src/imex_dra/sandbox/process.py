@@ -53,6 +53,12 @@ class Process:
     def exit_code(self) -> int | None:
         return self._child.poll() if self._child else None
 
+    @property
+    def verdict(self) -> str:
+        """How it ended."""
+        code = self.exit_code
+        return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
+
     def start(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise Misconfigured(f"{self.name} must be started from the main thread: it would die with another")
@@ -73,9 +79,7 @@ class Process:
         deadline = time.monotonic() + within
         while not ready():
             if not self.running:
-                raise Unavailable(
-                    f"{self.name} ended ({self._verdict()}) before it was ready. {self._last_words()}"
-                )
+                raise Unavailable(f"{self.name} ended ({self.verdict}) before it was ready. {self._last_words()}")
             if time.monotonic() > deadline:
                 raise Unavailable(f"{self.name} was not ready within {within:g} s. {self._last_words()}")
             time.sleep(POLL_SECONDS)
@@ -113,10 +117,6 @@ class Process:
         with suppress(FileNotFoundError):
             while Path(f"/proc/{pid}/exe").readlink().name == "setpriv":
                 time.sleep(0.001)
-
-    def _verdict(self) -> str:
-        code = self._child.returncode if self._child else None
-        return signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []

@@ -51,9 +51,9 @@ def imex(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*IMEX, *words], capture_output=True, text=True, timeout=300, check=False)
 
 
-def started(file: Path, name: str) -> "subprocess.Popen[str]":
+def started(file: Path, name: str, *flags: str) -> "subprocess.Popen[str]":
     """In the foreground, as from a shell."""
-    argv = [*IMEX, "up", str(file), f"--name={name}"]
+    argv = [*IMEX, "up", str(file), f"--name={name}", *flags]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if not eventually(lambda: is_ready(name) or child.poll() is not None, GENEROUS) or child.poll() is not None:
         child.kill()
@@ -70,6 +70,17 @@ def mentions(*words: str) -> list[str]:
             if any(word.encode() in said for word in words) and process.name != str(os.getpid()):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
     return found
+
+
+def pid_in(directory: Path, program: str) -> int:
+    """Of the one process of that name that runs there."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == directory and (process / "comm").read_text().strip() == program:
+                found.append(int(process.name))
+    (pid,) = found
+    return pid
 
 
 def running_pod(cluster: Cluster) -> str:
@@ -110,6 +121,21 @@ def test_however_it_ends_nothing_is_left(file: Path, name: str, ending: signal.S
     assert child.returncode == (-9 if ending is signal.SIGKILL else 0)
     assert said == f"export KUBECONFIG={places.kubeconfig}\n"
     assert re.search(r"\d\.\d s   real control plane", told)
+
+
+@pytest.mark.parametrize("program", ["etcd", "kube-scheduler"])
+def test_it_does_not_go_on_without_a_part_of_its_control_plane(file: Path, name: str, program: str) -> None:
+    child = started(file, name, "--no-driver")
+    places = Places(name)
+    os.kill(pid_in(places.control_plane, program), signal.SIGKILL)
+    _, told = child.communicate(timeout=120)
+    assert child.returncode == 1
+    log = places.log(program)
+    assert (
+        f"imex: {program} ended unexpectedly (SIGKILL), and without it the cluster can't go on; see {log}" in told
+    )
+    assert log.exists()
+    until_nothing_is_left(places)
 
 
 def test_two_side_by_side(cluster: Cluster, file: Path, name: str) -> None:
@@ -154,7 +180,7 @@ def test_one_that_is_stopped_while_it_starts_leaves_nothing(file: Path, name: st
     argv = [*IMEX, "up", str(file), f"--name={name}"]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     places = Places(name)
-    assert eventually(lambda: (places.control_plane / "kube-apiserver.log").exists(), 60)
+    assert eventually(lambda: places.log("kube-apiserver").exists(), 60)
     child.send_signal(signal.SIGTERM)
     said, told = child.communicate(timeout=120)
     assert said == ""

@@ -31,10 +31,11 @@ test, `imex fault` and a person do the same things in the same way:
     compact              -     -                        etcd forgets the past
     gateway              any   any                      the gateway before the API server decides (`gateway.py`)
 
-A program that nobody killed is started again when it ends, as a kubelet would. Programs of nodes are tasks of one
+A program of a node that nobody killed is started again when it ends, as a kubelet would do, and imex-controller
+is, too; without a part of its control plane the cluster ends (`supervisor`). Programs of nodes are tasks of one
 process, the crew, because 72 interpreters would take a laptop's breath; one that is to be killed or to hang
-becomes a process of its own first (it is started anew, apart, and waited for), so that the signal is a real one.
-Hardware, cables and addresses are files: rewrite them through `node.root`.
+becomes a process of its own first (it is started anew, apart, and waited for), so that the signal is a real
+one. Hardware, cables and addresses are files: rewrite them through `node.root`.
 
 What lies where, for a cluster with the name NAME:
 

@@ -36,7 +36,7 @@ class Answers:
         return await self._act_on_node(request)
 
     async def _status(self) -> dict[str, Any]:
-        host, down = self._host, sorted(self._host.killed)
+        host, down = self._host, sorted(self._host.supervisor.killed)
         for place in self._processes():
             down += (await forward(place, Request("status")))["down"]
         return {"name": host.wish.cluster.name, "number": host.number, "nodes": len(host.nodes), "down": down}
@@ -45,11 +45,11 @@ class Answers:
         host, controller = self._host, self._host.controller
         match do:
             case "kill":
-                host.killed.add(CONTROLLER)
+                host.supervisor.killed.add(CONTROLLER)
                 controller.kill()
                 controller.ended(within=10)
             case "start":
-                host.killed.discard(CONTROLLER)
+                host.supervisor.killed.discard(CONTROLLER)
                 if not controller.running:
                     controller.start()
             case "hang":
@@ -65,11 +65,11 @@ class Answers:
     def _act_on_apiserver(self, do: str) -> None:
         match do:
             case "kill":
-                self._host.killed.add(APISERVER)
+                self._host.supervisor.killed.add(APISERVER)
                 self._host.control_plane.kill_apiserver()
             case "start":
-                self._host.killed.discard(APISERVER)
                 self._host.control_plane.start_apiserver()
+                self._host.supervisor.killed.discard(APISERVER)
             case "hang":
                 self._host.control_plane.hang_apiserver()
             case "resume":

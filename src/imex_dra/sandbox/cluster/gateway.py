@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.control import Request
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+from imex_dra.sandbox.process import Process
 from imex_dra.sandbox.racks import SimulatedNode
 
 
@@ -23,7 +24,8 @@ class Gateway(Protocol):
     async def answer(self, request: Request) -> Any:
         """A request `gateway` that came through control.sock."""
 
-    def failure(self) -> str:
-        """Why it can't go on, in words; empty while it can."""
+    @property
+    def process(self) -> Process:
+        """Without it no node reaches the API server."""
 
     def stop(self) -> None: ...

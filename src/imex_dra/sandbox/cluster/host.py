@@ -1,10 +1,9 @@
-"""The cluster as `imex up` runs it: what is started, in which order, and what must not end.
+"""The cluster as `imex up` runs it: what is started, in which order, and what must not end (`supervisor`).
 
 What takes long begins early: the crew loads its modules while the API server does, and the control plane's other
 programs become ready while nodes register.
 """
 
-import asyncio
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from imex_dra.base.errors import ImexError, Unavailable
+from imex_dra.base.errors import NotYet, Unavailable
 from imex_dra.base.files import write_atomically
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.cluster import manifests, readiness, settings, tokens
@@ -23,6 +22,7 @@ from imex_dra.sandbox.cluster.handle import Description, NodeEntry
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.cluster.settings import Wish
 from imex_dra.sandbox.cluster.steps import Steps
+from imex_dra.sandbox.cluster.supervisor import Supervisor
 from imex_dra.sandbox.kubernetes import binaries, driver, kubeconfig, mpioperator
 from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.kubernetes.mpioperator import MpiOperator
@@ -42,11 +42,9 @@ class Host:
         self.number = number
         self.gateway = gateway
         self.nodes: Sequence[SimulatedNode] = racks.layout(wish.cluster, number)
-        self.killed: set[str] = set()
-        """Programs of the cluster that stay down until somebody starts them."""
+        self.supervisor = Supervisor()
         self.controller = driver.controller(places.account(CONTROLLER), places.log(CONTROLLER))
         self._running = ExitStack()
-        self._vital: list[Process] = []
         self._operator: MpiOperator | None = None
 
     def start(self, steps: Steps) -> None:
@@ -73,33 +71,23 @@ class Host:
         """All at once, as a power failure of the whole site: nothing of it is needed again."""
         self._running.close()
 
-    def failure(self) -> str:
-        """Why the cluster can't go on, in words; empty while it can. Controllers that ended are started again."""
-        for process in self._vital:
-            if not process.running:
-                return f"{process.name} ended unexpectedly; see {process.log}"
-        if words := self.gateway.failure():
-            return words
-        if CONTROLLER not in self.killed and self.controller.exit_code is not None:
-            self.controller.start()
-        if self._operator and APISERVER not in self.killed:  # it ends when it misses the API server
-            self._operator.keep()
-        return ""
-
     def _prepare_nodes(self) -> None:
         for node in self.nodes:
             NodeRoot(self.places.node(node.name)).make(node.hardware, address=node.address)
         if self.wish.driver:
-            self._vital.append(self._module(_CREW, settings.for_crew(self.wish, self.places, self.nodes), "crew"))
+            told = settings.for_crew(self.wish, self.places, self.nodes)
+            self.supervisor.need(self._module(_CREW, told, "crew"))
 
     def _start_control_plane(self) -> None:
         users = {settings.user(node): ["system:nodes"] for node in self.nodes}
-        self.control_plane = ControlPlane(self.places.control_plane, users=users)
+        self.control_plane = ControlPlane(self.places.control_plane, logs=self.places.logs, users=users)
         self._running.callback(self.control_plane.stop)
         self.control_plane.launch()
+        self.supervisor.need(*self.control_plane.processes)
         write_atomically(self.places.kubeconfig, self.control_plane.kubeconfig().read_bytes(), mode=0o600)
         self._servers: Mapping[str, str] = self.gateway.start(self.control_plane, self.nodes, self.places)
         self._running.callback(self.gateway.stop)
+        self.supervisor.need(self.gateway.process)
 
     def _install_mpi_operator(self, steps: Steps) -> None:
         """Without waiting: it is started when the nodes have been."""
@@ -114,25 +102,26 @@ class Host:
 
     def _start_nodes(self) -> None:
         told = settings.for_kubelets(self.wish, self.places, self.nodes, self.control_plane, self._servers)
-        self._vital.append(self._module(_KUBELETS, told, "kubelets"))
+        self.supervisor.need(self._module(_KUBELETS, told, "kubelets"))
         if self.wish.driver:
             self._start_controller()
             self._hand_out_tokens()
         if self._operator:
-            self._operator.start()
+            self.supervisor.keep(mpioperator.NAME, self._operator.start())
 
     def _start_controller(self) -> None:
-        token = asyncio.run(tokens.controller(self.places.kubeconfig))
+        token = self.supervisor.wait(tokens.controller(self.places.kubeconfig))
         self._write_account(self.places.account(CONTROLLER), CONTROLLER, token, self.control_plane.url)
-        self._run(self.controller)
+        self.supervisor.keep(CONTROLLER, self._run(self.controller))
 
     def _hand_out_tokens(self) -> None:
         """All at the same moment: who joins its partition late has its peers make their connections anew."""
         names = [node.name for node in self.nodes]
         try:
-            issued = asyncio.run(tokens.issue(self.places.kubeconfig, names, within=_READY_WITHIN))
+            issued = self.supervisor.wait(tokens.issue(self.places.kubeconfig, names, within=_READY_WITHIN))
         except TimeoutError:
-            raise Unavailable(f"not every node registered in {_READY_WITHIN:.0f} s. {self._words()}") from None
+            words = f"not every node registered in {_READY_WITHIN:.0f} s"
+            raise Unavailable(f"{words}. See the logs in {self.places.logs}") from None
         for node, token in issued.items():
             self._write_account(self.places.account(node), node, token, self._servers[node])
 
@@ -147,13 +136,10 @@ class Host:
         names, driver = [node.name for node in self.nodes], self.wish.driver
         waiting = readiness.until_ready(self.places.kubeconfig, names, driver=driver, within=_READY_WITHIN)
         try:
-            asyncio.run(waiting)
-        except ImexError as error:
-            raise Unavailable(f"{error}. {self._words()}") from error
+            self.supervisor.wait(waiting)
+        except NotYet as error:
+            raise Unavailable(f"{error}. See the logs in {self.places.logs}") from error
         self.control_plane.until_ready()
-
-    def _words(self) -> str:
-        return self.failure() or f"See the logs in {self.places.logs}"
 
     def _module(self, module: str, told: Struct, name: str) -> Process:
         """A program of ours that reads what it is to do from a file."""

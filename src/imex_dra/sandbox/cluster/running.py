@@ -20,12 +20,12 @@ from imex_dra.sandbox.cluster.janitor import Janitor
 from imex_dra.sandbox.cluster.places import Places, claim_directory
 from imex_dra.sandbox.cluster.settings import Wish
 from imex_dra.sandbox.cluster.steps import Steps
+from imex_dra.sandbox.cluster.supervisor import LOOK
 from imex_dra.sandbox.control import Request
 from imex_dra.sandbox.descriptors import raise_limit
 from imex_dra.sandbox.faults.gateway import LineGateway
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LOOK = 0.5
 
 
 def run(wish: Wish) -> None:
@@ -96,7 +96,9 @@ async def _serve(host: Host, places: Places, steps: Steps) -> None:
     click.echo(f"export KUBECONFIG={places.kubeconfig}")
     async with control.serving(places.control, answer):  # last: whoever finds it finds the lines above, too
         while not stopped.is_set():
-            if words := host.failure():
+            if words := host.supervisor.failure():
                 raise Unavailable(words)
+            for words in host.supervisor.revive():
+                steps.say(words)
             with suppress(TimeoutError):
-                await asyncio.wait_for(stopped.wait(), _LOOK)
+                await asyncio.wait_for(stopped.wait(), LOOK)

@@ -28,19 +28,16 @@ class LineGateway:
         self._socket = places.run / "lines.sock"
         settings = places.run / "lines.json"
         write_atomically(settings, msgspec.json.encode(self._settings(control_plane, nodes)))
-        self._process = Process("lines", [sys.executable, "-m", lines.__name__, settings], log=places.log("lines"))
-        self._process.start()
-        self._process.until(lambda: bool(self._addresses()), within=_READY_WITHIN)
+        self.process = Process("lines", [sys.executable, "-m", lines.__name__, settings], log=places.log("lines"))
+        self.process.start()
+        self.process.until(lambda: bool(self._addresses()), within=_READY_WITHIN)
         return self._addresses()
 
     async def answer(self, request: Request) -> Any:
         return await forward(self._socket, msgspec.structs.replace(request, do=lines.BEHAVE))
 
-    def failure(self) -> str:
-        return "" if self._process.running else f"lines ended unexpectedly; see {self._process.log}"
-
     def stop(self) -> None:
-        self._process.stop(within=0)
+        self.process.stop(within=0)
 
     def _settings(self, control_plane: ControlPlane, nodes: Sequence[SimulatedNode]) -> lines.Settings:
         own = control_plane.authority.server("line", [f"IP:{HOST}"])

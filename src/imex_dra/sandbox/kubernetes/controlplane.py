@@ -1,8 +1,8 @@
 """A real control plane: etcd, kube-apiserver, kube-controller-manager and kube-scheduler on loopback.
 
-Everything lies in one directory of the caller's, and nothing but the API server takes a port, so any number
-of control planes run side by side. The API server keeps its port and its data over `kill_apiserver` and
-`start_apiserver`. Every process dies with ours.
+Everything lies in one directory of the caller's (logs in another, if they are to stay), and nothing but the API
+server takes a port, so any number of control planes run side by side. The API server keeps its port and its data
+over `kill_apiserver` and `start_apiserver`. Every process dies with ours.
 
 What gives 410 Gone, as tried on 1.36:
 
@@ -40,6 +40,7 @@ class ControlPlane:
         self,
         directory: Path,
         *,
+        logs: Path | None = None,
         users: Mapping[str, Sequence[str]] | None = None,
         scheduler: bool = True,
         controller_manager: bool = True,
@@ -49,6 +50,7 @@ class ControlPlane:
         """`users` maps names to their groups; `apiserver_flags` come last, so that they win."""
         self.directory = directory
         self.audit_log = directory / "audit.log"
+        self._logs = logs or directory
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._port = ReservedPort()
         self._ready_within = ready_within
@@ -57,7 +59,7 @@ class ControlPlane:
         self.authority = Authority(directory / "pki")
         self.identities = Identities(directory, url=self.url, authority=self.authority, users=users or {})
         self._opener = self._direct_opener()
-        self._etcd = Etcd(directory)
+        self._etcd = Etcd(directory, self._logs)
         self._apiserver = self._make("kube-apiserver", *self._apiserver_flags(), *apiserver_flags)
         self._manager = (
             self._make("kube-controller-manager", *self._manager_flags()) if controller_manager else None
@@ -66,6 +68,11 @@ class ControlPlane:
             self._make("kube-scheduler", *self._client_flags(identities.SCHEDULER)) if scheduler else None
         )
         self.kubectl = Kubectl(self.kubeconfig())
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """The one first that others need."""
+        return [self._etcd.process, self._apiserver, *self._clients()]
 
     def __enter__(self) -> Self:
         self.start()
@@ -113,7 +120,9 @@ class ControlPlane:
         return self.identities.write(user, kubeconfig.bearer(token.strip()))
 
     def start_apiserver(self) -> None:
-        self._apiserver.start()
+        """One that runs is waited for."""
+        if not self._apiserver.running:
+            self._apiserver.start()
         self._apiserver.until(self._answers, within=self._ready_within)
 
     def kill_apiserver(self) -> None:
@@ -159,7 +168,7 @@ class ControlPlane:
         return True
 
     def _make(self, program: str, *flags: str) -> Process:
-        log = self.directory / f"{program}.log"
+        log = self._logs / f"{program}.log"
         return Process(program, [find(program), *flags], log=log, cwd=self.directory)
 
     def _apiserver_flags(self) -> list[str]:

@@ -23,7 +23,7 @@ _PEER = "peer:0"
 class Etcd:
     url = f"unix://{_CLIENT}"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, logs: Path) -> None:
         self._directory = directory
         peer = f"unix://{_PEER}"
         argv = [
@@ -37,13 +37,13 @@ class Etcd:
             "--unsafe-no-fsync",
             "--log-level=warn",
         ]
-        self._process = Process("etcd", argv, log=directory / "etcd.log", cwd=directory)
+        self.process = Process("etcd", argv, log=logs / "etcd.log", cwd=directory)
 
     def start(self) -> None:
-        self._process.start()
+        self.process.start()
 
     def stop(self) -> None:
-        self._process.stop()
+        self.process.stop()
 
     def compact(self) -> int:
         """Forget every revision before the present one, which is returned."""

@@ -36,8 +36,8 @@ class MpiOperator:
         self._installation = Process(f"{NAME}-installation", argv, log=self._log(f"{NAME}-installation"))
         self._installation.start()
 
-    def start(self) -> None:
-        """Once it is installed."""
+    def start(self) -> Process:
+        """Once it is installed. It ends when it misses the API server: whoever has it start again keeps it."""
         if self._installation is None:
             self.install()
         self._until_installed()
@@ -45,6 +45,7 @@ class MpiOperator:
         argv = [str(find(NAME)), f"--kubeConfig={account}", *_UNTHROTTLED]
         self._process = Process(NAME, argv, log=self._log(NAME))
         self._process.start()
+        return self._process
 
     def until_ready(self) -> None:
         """Its caches are filled, so the API server knows MPIJobs."""
@@ -52,11 +53,6 @@ class MpiOperator:
             raise Misconfigured("the MPI Operator was not started: call start() first")
         log = self._log(NAME)
         self._process.until(lambda: _AT_WORK in log.read_text(), within=READY_SECONDS)
-
-    def keep(self) -> None:
-        """Starts it again if it ended, as its Deployment would: it gives up when it misses the API server."""
-        if self._process is not None and self._process.exit_code is not None:
-            self._process.start()
 
     def stop(self) -> None:
         for process in (self._installation, self._process):
