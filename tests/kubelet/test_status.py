@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
-from imex_dra.sandbox.kubelet.status import Situation, status
+from imex_dra.sandbox.kubelet.situation import Situation
+from imex_dra.sandbox.kubelet.status import status
 from imex_dra.sandbox.kubelet.views.container import Container
 from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
 from imex_dra.sandbox.kubelet.views.podstatus import PodCondition, PodStatus

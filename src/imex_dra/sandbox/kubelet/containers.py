@@ -141,6 +141,7 @@ class Runtime:
         except StartFailed as error:
             end = End(START_ERROR, self._clock.now(), str(error), "StartError")
             sandbox.runs[name] = (*before, msgspec.structs.replace(run, end=end))
+            self.on_end(sandbox.pod.uid)
             raise
         sandbox.runs[name] = (*before, run)
         sandbox.tasks[name] = task

@@ -28,19 +28,20 @@ from imex_dra.sandbox.kubelet.claims import Claims
 from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.containers import Runtime, Sandbox
 from imex_dra.sandbox.kubelet.events import Events
+from imex_dra.sandbox.kubelet.grace import SHORTEST_GRACE
 from imex_dra.sandbox.kubelet.health import DeviceKey, Health
 from imex_dra.sandbox.kubelet.ledger import Ledger
 from imex_dra.sandbox.kubelet.logs import Logs
 from imex_dra.sandbox.kubelet.node import HEARTBEAT, NodeKeeper
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
+from imex_dra.sandbox.kubelet.parts import RESYNC, RETRY, Parts
 from imex_dra.sandbox.kubelet.plugins import CALL_LIMIT, WIPE_DELAY, Plugins
-from imex_dra.sandbox.kubelet.pods import SHORTEST_GRACE, PodWorker
+from imex_dra.sandbox.kubelet.pods import PodWorker
 from imex_dra.sandbox.kubelet.registry import Registry
 from imex_dra.sandbox.kubelet.standins import Rule
 from imex_dra.sandbox.kubelet.views.pod import PODS, Pod
 from imex_dra.sandbox.kubelet.volumes import Volumes
-from imex_dra.sandbox.kubelet.ward import RESYNC, RETRY, Ward
 
 log = structlog.get_logger()
 
@@ -71,7 +72,7 @@ class Kubelet:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         timing = timing or Timing()
-        self.facts = facts
+        self._facts = facts
         self._tls = tls
         self._clock = clock
         self._logs = Logs(root)
@@ -89,7 +90,7 @@ class Kubelet:
         self._claims = Claims(client, self._plugins, Ledger(root / "k"))
         self._events = Events(client, facts.name, clock)
         desk = OrderDesk(self._claims, Volumes(client), root, facts.address, rules)
-        self._ward = Ward(
+        self._parts = Parts(
             facts,
             client,
             self._claims,
@@ -134,7 +135,7 @@ class Kubelet:
         from imex_dra.sandbox.kubelet.endpoint import Endpoint
 
         endpoint = Endpoint(self._find, self._runtime, self._logs, self._clock)
-        return await stack.enter_async_context(endpoint.open(self.facts.address, self._tls))
+        return await stack.enter_async_context(endpoint.open(self._facts.address, self._tls))
 
     def _find(self, namespace: str, name: str) -> Pod | None:
         """With the status that we give it, not with the one that came back from the API server so far."""
@@ -151,7 +152,7 @@ class Kubelet:
         elif worker := self._workers.get(new.uid):
             worker.update(new)
         else:
-            worker = self._workers[new.uid] = PodWorker(new, self._ward)
+            worker = self._workers[new.uid] = PodWorker(new, self._parts)
             group.create_task(self._attend(worker))
 
     async def _attend(self, worker: PodWorker) -> None:

@@ -8,7 +8,8 @@ from imex_dra.api.meta import key_of
 from imex_dra.base.errors import NotFound
 from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.node import STRATEGIC_PATCH
-from imex_dra.sandbox.kubelet.status import Json, Situation, status
+from imex_dra.sandbox.kubelet.situation import Json, Situation
+from imex_dra.sandbox.kubelet.status import status
 from imex_dra.sandbox.kubelet.views.pod import PODS, Pod
 from imex_dra.sandbox.kubelet.views.podstatus import PodStatus
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from imex_dra.base.errors import Rejected
+from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus
 
 
 class End(Struct, frozen=True):
@@ -52,3 +53,9 @@ def previous(runs: Runs, name: str) -> Run | None:
 def is_running(runs: Runs, name: str) -> bool:
     run = latest(runs, name)
     return run is not None and run.end is None
+
+
+def lost(known: ContainerStatus, now: datetime) -> Run:
+    """The run of a container that was told to be running, of which no runtime knows: it went with the machine."""
+    words = "The container could not be located when the pod was terminated"
+    return Run(known.container_id, known.restart_count, now, End(137, now, words, "ContainerStatusUnknown"))

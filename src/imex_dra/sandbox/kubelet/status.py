@@ -1,39 +1,15 @@
 """A pod's status, as the real kubelet words it: a pure function of what was wanted and what ran."""
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
-
-from msgspec import Struct
 
 from imex_dra.base.clock import rfc3339
-from imex_dra.sandbox.kubelet.plan import backoff, due, restarts
-from imex_dra.sandbox.kubelet.runs import Run, Runs, Waiting, is_running, latest, previous
-from imex_dra.sandbox.kubelet.views.container import Container
+from imex_dra.sandbox.kubelet.containerstatus import container_status
+from imex_dra.sandbox.kubelet.plan import restarts
+from imex_dra.sandbox.kubelet.runs import Runs, latest
+from imex_dra.sandbox.kubelet.situation import Json, Situation
 from imex_dra.sandbox.kubelet.views.pod import Pod, PodSpec
 
-Json = dict[str, Any]
-
 TERMINAL = ("Succeeded", "Failed")
-
-
-class Situation(Struct, frozen=True):
-    """All that a status is made of, besides the pod itself."""
-
-    now: datetime
-    runs: Runs
-    waiting: Mapping[str, Waiting] = {}
-    host_ip: str = ""
-    pod_ip: str = ""
-    devices: Mapping[str, list[Json]] = {}
-    """How the devices of each container that claims some fare."""
-    unstarted: frozenset[str] = frozenset()
-    """Containers whose startup probe has not succeeded yet."""
-    unready: frozenset[str] = frozenset()
-    """Containers whose readiness probe does not succeed."""
-    sandbox: bool = False
-    ended: bool = False
-    """Its containers are stopped for good and its claims given back: only now it may be told to be over."""
 
 
 def status(pod: Pod, situation: Situation) -> Json:
@@ -49,8 +25,8 @@ def status(pod: Pod, situation: Situation) -> Json:
         "hostIPs": [{"ip": situation.host_ip}],
         **addresses,
         "startTime": pod.status.start_time or rfc3339(situation.now),
-        "initContainerStatuses": [_container(pod, c, situation, init=True) for c in spec.init_containers],
-        "containerStatuses": [_container(pod, c, situation) for c in spec.containers],
+        "initContainerStatuses": [container_status(pod, c, situation, init=True) for c in spec.init_containers],
+        "containerStatuses": [container_status(pod, c, situation) for c in spec.containers],
     }
 
 
@@ -92,24 +68,7 @@ def _init_failed(spec: PodSpec, runs: Runs) -> bool:
 def _initialised(spec: PodSpec, situation: Situation) -> bool:
     if any(latest(situation.runs, container.name) for container in spec.containers):
         return True
-    return all(_is_through(container, situation) for container in spec.init_containers)
-
-
-def _is_through(container: Container, situation: Situation) -> bool:
-    run = latest(situation.runs, container.name)
-    if run is None:
-        return False
-    if container.is_sidecar:
-        return container.name not in situation.unstarted
-    return run.end is not None and run.end.code == 0
-
-
-def _is_started(name: str, situation: Situation) -> bool:
-    return is_running(situation.runs, name) and name not in situation.unstarted
-
-
-def _is_ready(name: str, situation: Situation) -> bool:
-    return _is_started(name, situation) and name not in situation.unready
+    return all(situation.is_through(container) for container in spec.init_containers)
 
 
 def _conditions(pod: Pod, situation: Situation, phase: str) -> dict[str, tuple[bool, str, str]]:
@@ -118,7 +77,7 @@ def _conditions(pod: Pod, situation: Situation, phase: str) -> dict[str, tuple[b
     if phase == "Succeeded":
         initialised = (True, "PodCompleted", "")
     elif not _initialised(pod.spec, situation):
-        waiting = [c.name for c in pod.spec.init_containers if not _is_through(c, situation)]
+        waiting = [c.name for c in pod.spec.init_containers if not situation.is_through(c)]
         words = f"containers with incomplete status: {_go_list(waiting)}"
         initialised = (False, "ContainersNotInitialized", words)
     ready = _readiness(pod.spec, situation, phase)
@@ -135,7 +94,7 @@ def _readiness(spec: PodSpec, situation: Situation, phase: str) -> tuple[bool, s
     if phase in TERMINAL:
         return False, "PodCompleted" if phase == "Succeeded" else "PodFailed", ""
     counted = [c for c in spec.init_containers if c.is_sidecar] + list(spec.containers)
-    unready = [container.name for container in counted if not _is_ready(container.name, situation)]
+    unready = [container.name for container in counted if not situation.is_ready(container.name)]
     if unready:
         return False, "ContainersNotReady", f"containers with unready status: {_go_list(unready)}"
     return True, "", ""
@@ -150,65 +109,5 @@ def _condition(pod: Pod, now: datetime, kind: str, holds: bool, reason: str, mes
     return {"type": kind, "status": verdict, "lastTransitionTime": since, **generation, **words}
 
 
-def _container(pod: Pod, container: Container, situation: Situation, *, init: bool = False) -> Json:
-    run, before = latest(situation.runs, container.name), previous(situation.runs, container.name)
-    state = _state(pod, container, situation)
-    last = _terminated(run) if "waiting" in state and run is not None else _terminated(before)
-    devices = situation.devices.get(container.name)
-    once = init and not container.is_sidecar
-    identity = {"containerID": run.id, "imageID": container.image} if run else {"imageID": ""}
-    return {
-        "name": container.name,
-        "image": container.image,
-        **identity,
-        "state": state,
-        "lastState": last,
-        "ready": _is_through(container, situation) if once else _is_ready(container.name, situation),
-        "started": not once and _is_started(container.name, situation),
-        "restartCount": run.attempt if run else 0,
-        **({"allocatedResourcesStatus": devices} if devices else {}),
-    }
-
-
-def _state(pod: Pod, container: Container, situation: Situation) -> Json:
-    run = latest(situation.runs, container.name)
-    if run is not None and run.end is None:
-        return {"running": {"startedAt": rfc3339(run.started)}}
-    if (trouble := situation.waiting.get(container.name)) is not None:
-        return {"waiting": {"reason": trouble.reason, "message": trouble.message}}
-    if run is None:
-        return {"waiting": {"reason": "PodInitializing" if pod.spec.init_containers else "ContainerCreating"}}
-    assert run.end is not None
-    if not situation.ended and restarts(pod.spec, container, run.end) and due(run) > situation.now:
-        return {"waiting": {"reason": "CrashLoopBackOff", "message": _backing_off(pod, container, run)}}
-    return _terminated(run)
-
-
-def _backing_off(pod: Pod, container: Container, run: Run) -> str:
-    return f"back-off {_go_seconds(backoff(run))} restarting failed container={container.name} pod={pod.full_name}"
-
-
-def _terminated(run: Run | None) -> Json:
-    if run is None or run.end is None:
-        return {}
-    end = run.end
-    message = {"message": end.message} if end.message else {}
-    return {
-        "terminated": {
-            "exitCode": end.code,
-            "reason": end.why,
-            **message,
-            "startedAt": rfc3339(run.started),
-            "finishedAt": rfc3339(end.at),
-            "containerID": run.id,
-        }
-    }
-
-
 def _go_list(words: list[str]) -> str:
     return f"[{' '.join(words)}]"
-
-
-def _go_seconds(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -1,4 +1,4 @@
-"""What the pods of a node share: the parts of their kubelet, and its times."""
+"""The parts of a kubelet that all pods of its node share, and its times."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from imex_dra.sandbox.kubelet.events import Events
 from imex_dra.sandbox.kubelet.health import Health
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 from imex_dra.sandbox.kubelet.orders import OrderDesk
-from imex_dra.sandbox.kubelet.status import Json
+from imex_dra.sandbox.kubelet.situation import Json
 from imex_dra.sandbox.kubelet.views.pod import Pod
 
 RESYNC = 60.0
@@ -20,7 +20,7 @@ RETRY = 10.0
 
 
 @dataclass(frozen=True)
-class Ward:
+class Parts:
     facts: NodeFacts
     client: NodeClient
     claims: Claims
