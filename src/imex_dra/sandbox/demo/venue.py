@@ -1,7 +1,6 @@
 """Where the demo takes place: a cluster started for it, watched from its first moment, and always ended."""
 
 import asyncio
-import json
 import os
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +22,7 @@ from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.demo.report import Check
 from imex_dra.sandbox.demo.workloads import Json
 from imex_dra.sandbox.kubernetes.binaries import find
+from imex_dra.sandbox.kubernetes.kubectl import listed
 from imex_dra.sandbox.process import Process
 
 _LOOK = 0.1
@@ -110,7 +110,7 @@ class Venue:
         return out.decode()
 
     async def apply(self, *documents: Json) -> None:
-        await self.ask("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, documents)))
+        await self.ask("apply", "-f", "-", stdin=listed(*documents))
 
     async def why(self, namespace: str, pod: str) -> str:
         """The last thing that Kubernetes said of a pod."""

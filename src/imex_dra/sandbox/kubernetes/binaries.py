@@ -29,6 +29,9 @@ _SOURCES = {
     "unshare": "install the package util-linux",
     "ip": "install the package iproute2",
 }
+_BUILDS = (
+    "run `make kube` in a source checkout, which builds it, or set KUBEBUILDER_ASSETS to a directory that has it"
+)
 
 
 def cache_root() -> Path:
@@ -49,7 +52,7 @@ def _origin(name: str) -> tuple[str, str]:
 def find(name: str) -> Path:
     if found := shutil.which(name, path=os.pathsep.join(_searched(name))):
         return Path(found)
-    raise Misconfigured(f"{name} was not found: {_SOURCES.get(name, 'run `make kube` to build it')}")
+    raise Misconfigured(f"{name} was not found: {_SOURCES.get(name, _BUILDS)}")
 
 
 def expect(names: Iterable[str]) -> None:

@@ -33,4 +33,9 @@ class Kubectl:
         return json.loads(self("get", "-o", "json", *words))
 
     def apply(self, *documents: dict[str, Any]) -> None:
-        self("apply", "-f", "-", stdin="\n---\n".join(json.dumps(document) for document in documents))
+        self("apply", "-f", "-", stdin=listed(*documents))
+
+
+def listed(*documents: dict[str, Any]) -> str:
+    """As one document: several in JSON are too much for kubectl 1.32, which takes the `---` for a number."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
