@@ -12,6 +12,7 @@ from typing import Any
 
 from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState
 from imex_dra.daemon.agent import Agent
+from imex_dra.daemon.pace import Pace
 from imex_dra.hardware.simulated import HardwareFile, SimulatedGpu
 from imex_dra.imex.ctl import Ctl
 from imex_dra.imex.files import Files
@@ -77,9 +78,7 @@ class Node:
     def agent(self, **options: Any) -> Agent:
         settings: dict[str, Any] = {
             "command": self.soft("daemon"),
-            "eager": 0.1,
-            "watchful": 0.3,
-            "calm": 1.0,
+            "pace": Pace(eager=0.1, watchful=0.3, calm=1.0),
         }
         files = Files(self.directory, self.hosts)
         ctl = Ctl(options.pop("ctl_command", self.soft("ctl")), files.config)

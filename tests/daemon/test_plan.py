@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from imex_dra.api.nvlinknode import ImexState
-from imex_dra.daemon.plan import Recovery, Step, next_step, supersedes
+from imex_dra.daemon.plan import Step, next_step, supersedes
 from imex_dra.imex.membership import Membership
 
 LIST = Membership("7b.1", 5, 24, "imex-0a1b2c3d-%03d", {"0": "10.0.0.1", "1": "10.0.0.2"}, 0, "10.0.0.1")
@@ -53,27 +52,3 @@ def test_of_two_node_programs_the_one_with_the_older_list_does_not_win(
     new: Membership, old: Membership | None, wins: bool
 ) -> None:
     assert supersedes(new, old) is wins
-
-
-WAITING, READY, AWAY = ImexState.WAITING_FOR_RECOVERY, ImexState.READY, ImexState.UNAVAILABLE
-
-
-@pytest.mark.parametrize(
-    ("seen", "quorum"),
-    [
-        ([(0, WAITING), (59, WAITING)], "RECOVERY"),
-        ([(0, WAITING), (60, WAITING)], "NONE"),
-        ([(0, WAITING), (30, AWAY), (60, WAITING)], "NONE"),
-        ([(0, ImexState.INITIALIZING), (90, ImexState.INITIALIZING)], "RECOVERY"),
-        ([(0, WAITING), (60, WAITING), (61, AWAY), (62, ImexState.INIT_GPU)], "NONE"),
-        ([(0, WAITING), (60, WAITING), (62, READY)], "RECOVERY"),
-        ([(0, WAITING), (30, READY), (70, WAITING)], "RECOVERY"),
-    ],
-)
-def test_importers_are_waited_for_until_the_patience_ends(
-    seen: list[tuple[float, ImexState]], quorum: str
-) -> None:
-    recovery = Recovery()
-    for now, state in seen:
-        recovery = recovery.seen(state, now, patience=60)
-    assert recovery.quorum == quorum

@@ -1,8 +1,7 @@
-"""The agent: one loop that keeps the child as the member list wants it, one that asks it how it is, and a
-socket where the node program speaks and listens.
+"""The agent: one loop that keeps the child as the member list wants it, one that asks it how it is.
 
-It has no access to the API. The last member list lies in a file, so that after a reboot the daemon is up
-before anybody else is.
+It has no access to the API: the node program speaks and listens at its socket (`listeners`), and the last member
+list lies in a file (`memory`).
 """
 
 import asyncio
@@ -11,21 +10,24 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base.errors import ImexError
-from imex_dra.base.files import write_atomically
 from imex_dra.daemon.child import Child
-from imex_dra.daemon.plan import Recovery, Step, next_step, supersedes
+from imex_dra.daemon.listeners import Listeners
+from imex_dra.daemon.memory import Memory
+from imex_dra.daemon.pace import Pace
+from imex_dra.daemon.plan import Step, next_step, supersedes
+from imex_dra.daemon.recovery import Recovery, problem
 from imex_dra.imex.ctl import Ctl
 from imex_dra.imex.files import Files
-from imex_dra.imex.link import DaemonState, frame, messages
 from imex_dra.imex.membership import Membership
 from imex_dra.kube.backoff import Backoff
 
 log = structlog.get_logger()
+
+_PACE = Pace()
 
 _REMAP_INTERVAL = 5.0
 """IMEX ignores a SIGUSR1 that comes sooner after the last one."""
@@ -45,57 +47,32 @@ class Agent:
         *,
         command: Sequence[str],
         ctl: Ctl,
-        eager: float = 0.2,
-        watchful: float = 1.0,
-        calm: float = 5.0,
+        pace: Pace = _PACE,
         remap_interval: float = _REMAP_INTERVAL,
         recovery_patience: float = _RECOVERY_PATIENCE,
     ) -> None:
-        """Seconds between two questions: until it is READY, until all members are connected, afterwards."""
         self._files = files
-        self._memory = memory
+        self._memory = Memory(memory)
         self._child = Child([*command, "-c", str(files.config)])
         self._ctl = ctl
-        self._eager, self._watchful, self._calm = eager, watchful, calm
+        self._pace = pace
         self._remap_interval = remap_interval
         self._recovery_patience = recovery_patience
         self._recovery = Recovery()
         self._alone = False
+        """Whether the child was told to wait for nobody."""
         self._backoff = Backoff(0.2, 10.0)
-        self._wanted = self._remembered()
+        self._wanted = self._memory.read()
         self._applied: Membership | None = None
         self._remap_at = 0.0
         self._news = asyncio.Event()
         self._curious = asyncio.Event()
-        self._state = DaemonState()
-        self._listeners: set[asyncio.StreamWriter] = set()
+        self._listeners = Listeners(self._take)
 
     async def run(self, socket: Path) -> None:
-        socket.parent.mkdir(parents=True, exist_ok=True)
-        socket.unlink(missing_ok=True)
-        server = await asyncio.start_unix_server(self._serve, socket)
-        async with server:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._keep())
-                    group.create_task(self._observe())
-            finally:
-                for writer in self._listeners:
-                    writer.close()  # from Python 3.12 on a server waits for its connections
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._listeners.add(writer)
-        try:
-            writer.write(frame(self._state))
-            async for membership in messages(reader, Membership):
-                self._take(membership)
-        except ImexError as error:
-            log.warning("the node program sent something strange", error=str(error))
-        except asyncio.CancelledError:
-            log.debug("the agent stops while the node program listens")
-        finally:
-            self._listeners.discard(writer)
-            writer.close()
+        async with self._listeners.served(socket), asyncio.TaskGroup() as group:
+            group.create_task(self._keep())
+            group.create_task(self._observe())
 
     def _take(self, membership: Membership) -> None:
         if membership.own_slot < 0:
@@ -103,7 +80,7 @@ class Agent:
             return
         if membership == self._wanted or not supersedes(membership, self._wanted):
             return
-        write_atomically(self._memory, msgspec.json.encode(membership))
+        self._memory.write(membership)
         self._wanted = membership
         self._news.set()
 
@@ -111,22 +88,16 @@ class Agent:
         """The node has moved to this place: a daemon of another partition ends, and is not started again."""
         if self._wanted is not None and self._wanted.partition != place:
             log.warning("the node has left the partition", partition=self._wanted.partition, place=place)
-            self._memory.unlink(missing_ok=True)
+            self._memory.forget()
             self._wanted = None
             self._news.set()
-
-    def _remembered(self) -> Membership | None:
-        try:
-            return msgspec.json.decode(self._memory.read_bytes(), type=Membership)
-        except (FileNotFoundError, ValueError):
-            return None
 
     async def _keep(self) -> None:
         """Runs the child, again and again; a new identity ends it and starts another."""
         failures = 0
         while True:
             while self._wanted is None:
-                self._say(partition="", slot=-1, generation=0, problem="")
+                self._listeners.say(partition="", slot=-1, generation=0, problem="")
                 await self._news.wait()
                 self._news.clear()
             started = asyncio.get_running_loop().time()
@@ -135,7 +106,7 @@ class Agent:
                 continue
             failures = 1 if asyncio.get_running_loop().time() - started > _LONG_LIFE else failures + 1
             log.error("nvidia-imex is down", verdict=verdict)
-            self._say(state=ImexState.UNAVAILABLE, connected=(), problem=verdict)
+            self._listeners.say(state=ImexState.UNAVAILABLE, connected=(), problem=verdict)
             await asyncio.sleep(self._backoff.delay(failures))
 
     async def _run_once(self, membership: Membership) -> str | None:
@@ -152,7 +123,7 @@ class Agent:
             return child.result()
         finally:
             self._applied = None
-            self._say(state=ImexState.UNAVAILABLE, connected=())
+            self._listeners.say(state=ImexState.UNAVAILABLE, connected=())
             child.cancel()
             await asyncio.wait({child})
 
@@ -168,25 +139,30 @@ class Agent:
         self._news.clear()
         if self._wanted is None:
             return False
-        if self._recovery.given_up and not self._alone:
+        if self._waited_enough():
             log.warning("nvidia-imex is restarted and waits for nobody", waited=self._recovery_patience)
             return False
-        loop = asyncio.get_running_loop()
-        match next_step(self._applied, self._wanted):
-            case Step.START | Step.RESTART:
-                return False
-            case Step.REMAP if self._state.state is ImexState.UNAVAILABLE:
-                return True  # it may not handle signals yet, and would die of one: when it answers, we are back
-            case Step.REMAP if loop.time() < self._remap_at:
-                loop.call_at(self._remap_at, self._news.set)
-                return True
-            case Step.REMAP:
-                self._remap_at = loop.time() + self._remap_interval
-                if not self._remapped(self._wanted):
-                    loop.call_at(self._remap_at, self._news.set)
-                    return True
-        self._apply(self._wanted)
+        step = next_step(self._applied, self._wanted)
+        if step in (Step.START, Step.RESTART):
+            return False
+        if step is Step.NOTHING or self._remap(self._wanted):
+            self._apply(self._wanted)
         return True
+
+    def _waited_enough(self) -> bool:
+        return self._recovery.given_up and not self._alone
+
+    def _remap(self, membership: Membership) -> bool:
+        """False if that can't be now; then there are news when it can."""
+        if self._listeners.state.state is ImexState.UNAVAILABLE:
+            return False  # it may not handle signals yet, and would die of one: when it answers, we are back
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._remap_at:
+            self._remap_at = loop.time() + self._remap_interval
+            if self._remapped(membership):
+                return True
+        loop.call_at(self._remap_at, self._news.set)
+        return False
 
     def _remapped(self, membership: Membership) -> bool:
         """What can't be written now is tried again: no reason to end a daemon that serves others."""
@@ -200,7 +176,9 @@ class Agent:
 
     def _apply(self, membership: Membership) -> None:
         self._applied = membership
-        self._say(partition=membership.partition, slot=membership.own_slot, generation=membership.generation)
+        self._listeners.say(
+            partition=membership.partition, slot=membership.own_slot, generation=membership.generation
+        )
         self._curious.set()
 
     async def _observe(self) -> None:
@@ -208,7 +186,7 @@ class Agent:
             if self._applied is not None and (pid := self._child.pid):
                 await self._ask(self._applied, pid)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
+                async with asyncio.timeout(self._pace.pause(self._applied, self._listeners.state)):
                     await self._curious.wait()
             self._curious.clear()
 
@@ -220,36 +198,8 @@ class Agent:
         connected = domain.connected_both_ways(applied.own_slot) if domain else ()
         now = asyncio.get_running_loop().time()
         self._recovery = self._recovery.seen(state, now, self._recovery_patience)
-        self._say(state=state, connected=connected, problem=self._problem(state))
-        waited_enough = self._recovery.given_up and not self._alone
-        if waited_enough or (self._wanted is not applied and state is not ImexState.UNAVAILABLE):
+        answers = state is not ImexState.UNAVAILABLE
+        words = {"problem": problem(state, self._recovery_patience, alone=self._alone)} if answers else {}
+        self._listeners.say(state=state, connected=connected, **words)
+        if self._waited_enough() or (self._wanted is not applied and answers):
             self._news.set()
-
-    def _problem(self, state: ImexState) -> str:
-        if state is ImexState.UNAVAILABLE:
-            return self._state.problem
-        patience = f"{self._recovery_patience:g} s"
-        if state is ImexState.WAITING_FOR_RECOVERY:
-            return f"it ended uncleanly and waits, {patience} at most, for nodes that had imported from it"
-        if self._alone:
-            return (
-                "it was restarted without waiting: nodes that had imported from it did not come within"
-                f" {patience}, and a job that still runs there may use memory that is gone"
-            )
-        return ""
-
-    def _pause(self) -> float:
-        if self._applied is None:
-            return self._calm
-        if self._state.state is not ImexState.READY:
-            return self._eager
-        others = {int(slot) for slot in self._applied.addresses} - {self._applied.own_slot}
-        return self._calm if others <= set(self._state.connected) else self._watchful
-
-    def _say(self, **changes: object) -> None:
-        state = msgspec.structs.replace(self._state, **changes)
-        if state == self._state:
-            return
-        self._state = state
-        for writer in self._listeners:
-            writer.write(frame(state))

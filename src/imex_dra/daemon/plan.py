@@ -3,9 +3,7 @@ that touches this node, so it is done only where IMEX leaves no other way.
 """
 
 from enum import Enum, auto
-from typing import NamedTuple
 
-from imex_dra.api.nvlinknode import ImexState
 from imex_dra.imex.membership import Membership
 
 
@@ -29,28 +27,6 @@ def next_step(running: Membership | None, wanted: Membership) -> Step:
 def supersedes(new: Membership, old: Membership | None) -> bool:
     """Two node programs may speak for a moment, during an update; the older list must not win."""
     return old is None or new.partition != old.partition or new.generation >= old.generation
-
-
-class Recovery(NamedTuple):
-    """After an unclean exit IMEX waits until all who had imported from it know of that. Those that never come
-    back would keep it, and every workload of this node, waiting for ever.
-    """
-
-    waiting_since: float | None = None
-    given_up: bool = False
-
-    @property
-    def quorum(self) -> str:
-        """What a daemon that is started now has to wait for."""
-        return "NONE" if self.given_up else "RECOVERY"
-
-    def seen(self, state: ImexState, now: float, patience: float) -> "Recovery":
-        if state is ImexState.READY:
-            return Recovery()
-        if state is not ImexState.WAITING_FOR_RECOVERY or self.given_up:
-            return self
-        since = now if self.waiting_since is None else self.waiting_since
-        return Recovery(since, given_up=now - since >= patience)
 
 
 def _identity(membership: Membership) -> tuple[object, ...]:
