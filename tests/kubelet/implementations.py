@@ -73,7 +73,7 @@ class RealKubelet:
 
     def kill(self) -> None:
         self._node.kubelet.kill()
-        assert self._node.kubelet.ended(within=10)
+        assert self._node.kubelet.ended(within=60)
 
     def revive(self) -> None:
         self._node.kubelet.start()

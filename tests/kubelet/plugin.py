@@ -75,7 +75,7 @@ class Plugin:
         self.stop()
 
     def until_registered(self) -> None:
-        assert self.registered.wait(20), "the kubelet did not register the plugin"
+        assert self.registered.wait(60), "the kubelet did not register the plugin"
 
     def times(self, kind: str, claim: str) -> int:
         return len(self.of(kind, claim))
@@ -83,7 +83,7 @@ class Plugin:
     def of(self, kind: str, claim: str) -> list[Call]:
         return [call for call in self.calls if call.kind == kind and claim in call.claims]
 
-    def until(self, kind: str, claim: str, *, times: int = 1, within: float = 30) -> Call:
+    def until(self, kind: str, claim: str, *, times: int = 1, within: float = 60) -> Call:
         assert eventually(lambda: self.times(kind, claim) >= times, within), f"{kind} {claim}: {self.calls}"
         return self.of(kind, claim)[times - 1]
 

@@ -15,6 +15,8 @@ from tests.kubelet.plugin import Plugin
 from tests.sandbox.waiting import eventually
 
 V1 = ("v1.DRAPlugin",)
+WITHIN = 60.0
+"""Seconds: machines are slow and noisy."""
 
 
 def container(script: str, name: str = "c", **more: Any) -> dict[str, Any]:
@@ -65,21 +67,32 @@ class Pod:
         found = self._api.find(self.path)
         return found is not None and found["metadata"]["uid"] == self.uid
 
-    def until(self, condition: Callable[[], bool], within: float = 30) -> None:
+    def until(self, condition: Callable[[], bool], within: float = WITHIN) -> None:
         if not eventually(condition, within):
             raise AssertionError(f"not within {within:g} s: {self._told()}")
+
+    def until_status(self, condition: Callable[[Any], bool]) -> Any:
+        """The very status that met it: the next may say something else."""
+        seen: list[Any] = []
+
+        def met() -> bool:
+            seen.append(self.status)
+            return condition(seen[-1])
+
+        self.until(met)
+        return seen[-1]
 
     def until_running(self) -> None:
         self.until(lambda: self.condition("Ready") == "True")
 
-    def until_phase(self, phase: str, within: float = 30) -> None:
+    def until_phase(self, phase: str, within: float = WITHIN) -> None:
         self.until(lambda: self.phase == phase, within)
 
-    def until_event(self, reason: str, within: float = 30) -> str:
+    def until_event(self, reason: str, within: float = WITHIN) -> str:
         self.until(lambda: bool(self.events(reason)), within)
         return self.events(reason)[0]
 
-    def until_gone(self, within: float = 30) -> None:
+    def until_gone(self, within: float = WITHIN) -> None:
         self.until(lambda: not self.exists(), within)
 
     def delete(self, *, grace: int | None = None) -> None:
@@ -178,6 +191,6 @@ class Stage:
                 self.api.patch(pod.path, {"metadata": {"finalizers": None}})
             pod.delete(grace=1)
         for pod in self._pods:
-            pod.until_gone(within=60)
+            pod.until_gone()
         for plugin in self._plugins:
             plugin.stop()

@@ -67,8 +67,9 @@ def test_an_init_container_gets_them_too(stage: Stage, device: str) -> None:
 def test_an_unknown_device_is_a_create_error(stage: Stage) -> None:
     claim = claim_of(stage, stage.registered_plugin(), "imex-dra.io/nothing=here")
     pod = stage.pod(claim, containers=[FOR_EVER])
-    pod.until(lambda: pod.container()["state"].get("waiting", {}).get("reason") == "CreateContainerError")
-    waiting = pod.container()["state"]["waiting"]
+    status = pod.until_status(lambda status: "CreateContainerError" in str(status.get("containerStatuses")))
+    waiting = status["containerStatuses"][0]["state"]["waiting"]
+    assert waiting["reason"] == "CreateContainerError"
     assert "unresolvable CDI devices imex-dra.io/nothing=here" in waiting["message"]
-    assert pod.phase == "Pending"
+    assert status["phase"] == "Pending"
     assert "unresolvable CDI devices imex-dra.io/nothing=here" in pod.until_event("Failed")

@@ -38,8 +38,8 @@ def test_a_running_pod_says_so_everywhere(stage: Stage) -> None:
     assert one["state"]["running"]["startedAt"]
     assert (one["ready"], one["started"], one["restartCount"], one["lastState"]) == (True, True, 0, {})
     assert "://" in one["containerID"]
-    assert pod.events("Started") == ["Container started"]
     assert status["qosClass"] == "BestEffort"
+    pod.until(lambda: pod.events("Started") == ["Container started"])
 
 
 @pytest.mark.parametrize(("code", "phase", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])
@@ -76,13 +76,14 @@ def test_on_failure_restarts_until_it_succeeds(stage: Stage) -> None:
 
 def test_always_restarts_and_backs_off(stage: Stage) -> None:
     pod = stage.pod(containers=[container("exit 0")], restartPolicy="Always")
-    pod.until(lambda: pod.container()["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff")
-    status = pod.container()
-    assert status["restartCount"] == 1
-    assert status["lastState"]["terminated"]["reason"] == "Completed"
-    assert status["state"]["waiting"]["message"].startswith("back-off 10s restarting failed container=c pod=")
-    assert pod.phase == "Running"
-    assert pod.condition("Ready") == "False"
+    status = pod.until_status(lambda status: "CrashLoopBackOff" in str(status.get("containerStatuses")))
+    (one,) = status["containerStatuses"]
+    assert one["restartCount"] == 1
+    assert one["lastState"]["terminated"]["reason"] == "Completed"
+    assert one["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    assert one["state"]["waiting"]["message"].startswith("back-off 10s restarting failed container=c pod=")
+    assert status["phase"] == "Running"
+    assert ("Ready", "False") in [(c["type"], c["status"]) for c in status["conditions"]]
     backing_off = f"Back-off restarting failed container c in pod {pod.name}_default({pod.uid})"
     pod.until(lambda: backing_off in pod.events("BackOff"))
 
@@ -117,13 +118,11 @@ def test_a_failed_init_container_fails_a_pod_that_is_never_restarted(stage: Stag
 def test_a_deleted_pod_is_asked_to_end_and_its_word_is_kept(stage: Stage) -> None:
     held = {"finalizers": ["imex-dra.io/held-by-a-test"]}
     polite = container("trap 'exit 7' TERM; sleep 10000 & wait")
-    pod = stage.pod(containers=[polite], metadata=held, terminationGracePeriodSeconds=20)
+    pod = stage.pod(containers=[polite], metadata=held, terminationGracePeriodSeconds=600)
     pod.until_running()
-    began = time.monotonic()
     pod.delete()
     pod.until_phase("Failed")
     assert pod.container()["state"]["terminated"]["exitCode"] == 7
-    assert time.monotonic() - began < 15
 
 
 def test_who_does_not_end_within_the_grace_is_killed(stage: Stage) -> None:
@@ -253,6 +252,8 @@ def test_a_missing_config_map_is_told_and_waited_for(stage: Stage) -> None:
     )
     assert pod.phase == "Pending"
     stage.api.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"one": "1"}})
+    pod.nudge()
+    pod.until_running()
     picky = {"name": "config", "configMap": {"name": name, "items": [{"key": "two", "path": "two"}]}}
     other = stage.pod(containers=[mounting], volumes=[picky])
     assert "references non-existent config key: two" in other.until_event("FailedMount")

@@ -1,4 +1,4 @@
-"""What follows from the answers to a probe: thresholds, turns, and the order of the three kinds."""
+"""What follows from the answers to a probe: thresholds, turns, the order of the three kinds, a container's end."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 
 from imex_dra.base.clock import LoopClock
+from imex_dra.sandbox.kubelet.prober import Condemned, leaves_nothing, words_of_end
 from imex_dra.sandbox.kubelet.probes import Answer, Course, Kind, Watch, ask, first_course
 from imex_dra.sandbox.kubelet.runs import End, Run
 from imex_dra.sandbox.kubelet.views.container import Container, Probe
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
 from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus
 from tests import virtual
 
@@ -152,3 +154,22 @@ async def test_what_needs_a_network_is_refused_clearly(how: str) -> None:
     answer = await ask(object(), Probe(**{how: {"port": 80}}))  # type: ignore[arg-type]
     assert answer.result is None
     assert how.split("_")[0] in answer.words
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "words", "nothing_left"),
+    [
+        ("Always", "", "Container c failed liveness probe, will be restarted", False),
+        ("OnFailure", "", "Container c failed liveness probe, will be restarted", False),
+        ("Never", "", "Container c failed liveness probe", True),
+        ("Never", "Always", "Container c failed liveness probe, will be restarted", False),
+    ],
+)
+def test_what_becomes_of_a_container_that_is_not_alive(
+    policy: str, own: str, words: str, nothing_left: bool
+) -> None:
+    condemned = Condemned(Container("c", restart_policy=own), Kind.LIVENESS, Probe())
+    pod = Pod(PodMeta(name="p"), PodSpec(restart_policy=policy))
+    assert words_of_end(pod, condemned) == words
+    assert leaves_nothing(pod, [condemned], ["c"]) is nothing_left
+    assert not leaves_nothing(pod, [condemned], ["c", "d"])

@@ -1,18 +1,13 @@
 """Decisions of a kubelet's own API: which log is shown, who is let in, how an end is told."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.kubelet.endpoint import attempt_to_show, subject
-from imex_dra.sandbox.kubelet.logs import Logs
-from imex_dra.sandbox.kubelet.prober import Condemned, leaves_nothing, words_of_end
-from imex_dra.sandbox.kubelet.probes import Kind
 from imex_dra.sandbox.kubelet.remotecommand import status_of_end, status_of_failure
-from imex_dra.sandbox.kubelet.views.container import Container, Probe
-from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta
 from imex_dra.sandbox.kubelet.views.podstatus import (
     ContainerState,
     ContainerStatus,
@@ -28,9 +23,8 @@ BACKING_OFF = ContainerState(waiting=Waiting("CrashLoopBackOff"))
 NOTHING = ContainerState()
 
 
-def pod(*statuses: ContainerStatus, name: str = "p", policy: str = "Always") -> Pod:
-    meta = PodMeta(name=name, namespace="ns", uid=f"uid-{name}")
-    return Pod(meta, PodSpec(restart_policy=policy), PodStatus(container_statuses=statuses))
+def pod(*statuses: ContainerStatus) -> Pod:
+    return Pod(PodMeta(name="p", namespace="ns"), status=PodStatus(container_statuses=statuses))
 
 
 def status(restarts: int, state: ContainerState, last: ContainerState = NOTHING) -> ContainerStatus:
@@ -74,17 +68,6 @@ def test_a_certificate_names_a_user_and_groups() -> None:
     assert subject({}) == ("", set())
 
 
-def test_logs_of_pods_that_nobody_knows_are_removed(tmp_path: Path) -> None:
-    logs = Logs(tmp_path)
-    files = {name: logs.file(pod(name=name), "c", 0) for name in ("kept", "swept", "removed")}
-    for file in files.values():
-        file.parent.mkdir(parents=True)
-        file.touch()
-    logs.sweep({"uid-kept", "uid-removed"})
-    logs.remove(pod(name="removed"))
-    assert [name for name, file in files.items() if file.exists()] == ["kept"]
-
-
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -95,22 +78,3 @@ def test_logs_of_pods_that_nobody_knows_are_removed(tmp_path: Path) -> None:
 )
 def test_how_an_end_is_told(told: dict[str, Any], expected: dict[str, Any]) -> None:
     assert told.items() >= expected.items()
-
-
-@pytest.mark.parametrize(
-    ("policy", "own", "words", "nothing_left"),
-    [
-        ("Always", "", "Container c failed liveness probe, will be restarted", False),
-        ("OnFailure", "", "Container c failed liveness probe, will be restarted", False),
-        ("Never", "", "Container c failed liveness probe", True),
-        ("Never", "Always", "Container c failed liveness probe, will be restarted", False),
-    ],
-)
-def test_what_becomes_of_a_container_that_is_not_alive(
-    policy: str, own: str, words: str, nothing_left: bool
-) -> None:
-    condemned = Condemned(Container("c", restart_policy=own), Kind.LIVENESS, Probe())
-    subject_pod = pod(policy=policy)
-    assert words_of_end(subject_pod, condemned) == words
-    assert leaves_nothing(subject_pod, [condemned], ["c"]) is nothing_left
-    assert not leaves_nothing(subject_pod, [condemned], ["c", "d"])

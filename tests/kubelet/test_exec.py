@@ -14,7 +14,7 @@ from tests.kubelet.implementations import Kubelet, with_processes
 from tests.kubelet.stage import FOR_EVER, Pod, Stage, container
 from tests.sandbox.waiting import eventually
 
-pytestmark = [with_processes, pytest.mark.timeout(180)]
+pytestmark = with_processes
 
 
 @pytest.fixture(scope="module")

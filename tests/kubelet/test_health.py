@@ -12,7 +12,6 @@ from tests.kubelet.plugin import HEALTH, Plugin
 from tests.kubelet.stage import FOR_EVER, V1, Pod, Stage
 
 contract = pytest.mark.parametrize("kubelet", [REAL, HOLLOW], indirect=True, scope="session")
-pytestmark = pytest.mark.timeout(180)
 
 
 def told(pod: Pod, container: str = "c") -> Any:
@@ -24,10 +23,16 @@ def one(stage: Stage, claim: str, health: str, **more: str) -> list[dict[str, An
     return [{"name": f"claim:{claim}", "resources": [resource]}]
 
 
-def watching(stage: Stage) -> Plugin:
+def watching(stage: Stage) -> tuple[Plugin, str, Pod]:
+    """A driver that tells of its devices, and a running pod that claims one."""
     plugin = stage.plugin(versions=(*V1, HEALTH))
     plugin.until_registered()
-    return plugin
+    claim = stage.claim()
+    pod = stage.pod(claim)
+    pod.until_running()
+    plugin.report(claim, health_pb2.HEALTHY, lasts=600)
+    pod.until(lambda: told(pod) == one(stage, claim, "Healthy"))
+    return plugin, claim, pod
 
 
 @contract
@@ -43,12 +48,7 @@ def test_unknown_if_the_driver_tells_nothing(stage: Stage) -> None:
 
 @contract
 def test_what_the_driver_tells_and_for_how_long(stage: Stage) -> None:
-    plugin = watching(stage)
-    claim = stage.claim()
-    pod = stage.pod(claim)
-    pod.until_running()
-    plugin.report(claim, health_pb2.HEALTHY, lasts=600)
-    pod.until(lambda: told(pod) == one(stage, claim, "Healthy"))
+    plugin, claim, pod = watching(stage)
     plugin.report(claim, health_pb2.UNHEALTHY, "the fabric is broken", lasts=600)
     pod.until(lambda: told(pod) == one(stage, claim, "Unhealthy", message="the fabric is broken"))
     plugin.report(claim, health_pb2.HEALTHY, lasts=1)
@@ -63,12 +63,7 @@ def nudged(pod: Pod) -> Any:
 
 @contract
 def test_unknown_when_the_driver_is_gone(stage: Stage) -> None:
-    plugin = watching(stage)
-    claim = stage.claim()
-    pod = stage.pod(claim)
-    pod.until_running()
-    plugin.report(claim, health_pb2.HEALTHY, lasts=600)
-    pod.until(lambda: told(pod) == one(stage, claim, "Healthy"))
+    plugin, claim, pod = watching(stage)
     plugin.stop()
     pod.until(lambda: nudged(pod) == one(stage, claim, "Unknown"))
     stage.plugin("again").until_registered()

@@ -1,4 +1,4 @@
-"""The format of logs: cut into entries, put together again, found from the end."""
+"""The format of logs: cut into entries, put together again, found from the end; and how long they stay."""
 
 import asyncio
 import io
@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imex_dra.sandbox.kubelet import logs
-from imex_dra.sandbox.kubelet.logs import LONGEST_PIECE, Recorder, Wanted, cut, rendered, start_of_tail, wanted
+from imex_dra.sandbox.kubelet.logs import (
+    LONGEST_PIECE,
+    Logs,
+    Recorder,
+    Wanted,
+    cut,
+    rendered,
+    start_of_tail,
+    wanted,
+)
+from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -91,3 +101,18 @@ async def test_two_streams_share_a_log_and_a_limit_cuts_it(tmp_path: Path) -> No
     ]
     parts = [part async for part in logs.read(log, Wanted(limit=6), lambda: False)]
     assert b"".join(parts) == b"one\ntw"
+
+
+def pod(name: str) -> Pod:
+    return Pod(PodMeta(name=name, namespace="ns", uid=f"uid-{name}"))
+
+
+def test_logs_of_pods_that_nobody_knows_are_removed(tmp_path: Path) -> None:
+    kept = Logs(tmp_path)
+    files = {name: kept.file(pod(name), "c", 0) for name in ("kept", "swept", "removed")}
+    for file in files.values():
+        file.parent.mkdir(parents=True)
+        file.touch()
+    kept.sweep({"uid-kept", "uid-removed"})
+    kept.remove(pod("removed"))
+    assert [name for name, file in files.items() if file.exists()] == ["kept"]

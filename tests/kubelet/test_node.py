@@ -62,7 +62,7 @@ def test_its_lease_is_renewed(stage: Stage) -> None:
     assert first["spec"]["leaseDurationSeconds"] == 40
     (owner,) = first["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("Node", node_of(stage)["metadata"]["uid"])
-    assert eventually(lambda: stage.api.get(path)["spec"]["renewTime"] > first["spec"]["renewTime"], within=25)
+    assert eventually(lambda: stage.api.get(path)["spec"]["renewTime"] > first["spec"]["renewTime"])
 
 
 def test_taken_away_it_comes_back_when_the_kubelet_does(stage: Stage) -> None:

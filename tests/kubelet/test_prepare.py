@@ -91,7 +91,6 @@ def test_a_pod_that_is_touched_is_tried_again_at_once(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_an_untouched_pod_is_tried_again_after_a_minute_or_more(stage: Stage) -> None:
     plugin = stage.registered_plugin()
     claim = stage.claim()
@@ -130,7 +129,6 @@ def test_a_plugin_that_dies_in_a_call_is_told_of_and_its_successor_asked(stage: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 def test_a_driver_has_three_quarters_of_a_minute(stage: Stage) -> None:
     """Whose clock is first, the kubelet's or the plugin's, words the rest of the message."""
     plugin = stage.registered_plugin()

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting
+from imex_dra.sandbox.kubelet.runs import End, Run, Runs, Waiting, lost
 from imex_dra.sandbox.kubelet.situation import Situation
 from imex_dra.sandbox.kubelet.status import status
 from imex_dra.sandbox.kubelet.views.container import Container
 from imex_dra.sandbox.kubelet.views.pod import Pod, PodMeta, PodSpec
-from imex_dra.sandbox.kubelet.views.podstatus import PodCondition, PodStatus
+from imex_dra.sandbox.kubelet.views.podstatus import ContainerStatus, PodCondition, PodStatus
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -114,3 +114,11 @@ def test_a_sidecar_that_has_not_started_keeps_the_pod_from_being_initialised() -
     subject = Pod(pod().metadata, PodSpec(init_containers=(sidecar,), containers=pod().spec.containers))
     assert verdicts(said(subject, {"s": run()}, unstarted=frozenset("s")))["Initialized"][0] == "False"
     assert verdicts(said(subject, {"s": run()}))["Initialized"][0] == "True"
+
+
+def test_a_container_that_went_with_its_machine_is_told_as_killed() -> None:
+    known = ContainerStatus("c", "imex-sandbox://x", restart_count=2)
+    (told,) = said(pod("Never"), {"c": (lost(known, NOW),)}, ended=True)["containerStatuses"]
+    ended = told["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
+    assert (told["containerID"], told["restartCount"]) == ("imex-sandbox://x", 2)
