@@ -40,9 +40,9 @@ class Observed(Struct, frozen=True):
 def scene(observed: Observed, letters: Mapping[str, str]) -> Scene:
     """`letters` by ComputeDomain UID; one without a letter is not shown."""
     grouped = grouping(observed)
-    cast = _Cast(observed, letters)
-    racks = tuple(cast.rack(name, nodes) for name, nodes in grouped.items())
-    return Scene(racks, cast.domains(grouped), tally(observed))
+    lookups = _Lookups(observed, letters)
+    racks = tuple(lookups.rack(name, nodes) for name, nodes in grouped.items())
+    return Scene(racks, lookups.domains(grouped), tally(observed))
 
 
 def grouping(observed: Observed) -> dict[str, list[Node]]:
@@ -91,8 +91,8 @@ def is_ready(node: Node) -> bool:
     return any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
 
 
-class _Cast:
-    """Lookups over what was observed."""
+class _Lookups:
+    """What was observed, by name."""
 
     def __init__(self, observed: Observed, letters: Mapping[str, str]) -> None:
         self._observed = observed
