@@ -7,11 +7,8 @@ import pytest
 from imex_dra.dra.proto import health_pb2
 from imex_dra.sandbox.kubelet.health import STALE, DeviceKey, Health
 from imex_dra.sandbox.kubelet.ledger import Device
-from tests.kubelet.implementations import HOLLOW, REAL
 from tests.kubelet.plugin import HEALTH, Plugin
 from tests.kubelet.stage import FOR_EVER, V1, Pod, Stage
-
-contract = pytest.mark.parametrize("kubelet", [REAL, HOLLOW], indirect=True, scope="session")
 
 
 def told(pod: Pod, container: str = "c") -> Any:
@@ -35,7 +32,6 @@ def watching(stage: Stage) -> tuple[Plugin, str, Pod]:
     return plugin, claim, pod
 
 
-@contract
 def test_unknown_if_the_driver_tells_nothing(stage: Stage) -> None:
     stage.registered_plugin()
     claim = stage.claim()
@@ -46,7 +42,6 @@ def test_unknown_if_the_driver_tells_nothing(stage: Stage) -> None:
     assert told(pod, "without") is None
 
 
-@contract
 def test_what_the_driver_tells_and_for_how_long(stage: Stage) -> None:
     plugin, claim, pod = watching(stage)
     plugin.report(claim, health_pb2.UNHEALTHY, "the fabric is broken", lasts=600)
@@ -61,7 +56,6 @@ def nudged(pod: Pod) -> Any:
     return told(pod)
 
 
-@contract
 def test_unknown_when_the_driver_is_gone(stage: Stage) -> None:
     plugin, claim, pod = watching(stage)
     plugin.stop()
@@ -70,6 +64,8 @@ def test_unknown_when_the_driver_is_gone(stage: Stage) -> None:
 
 
 class Hours:
+    """What a driver told, and how late it is."""
+
     def __init__(self) -> None:
         self.now = 0.0
         self.changed: list[set[DeviceKey]] = []

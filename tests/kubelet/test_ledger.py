@@ -59,10 +59,19 @@ def test_the_file_is_the_real_kubelets(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("damage", ["{", '{"Data": "{}", "Checksum": 1}'])
-def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, damage: str) -> None:
-    (tmp_path / FILE).write_text(damage)
-    with pytest.raises(Misconfigured, match="remove it if no pod runs"):
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (b"{", "truncated"),
+        (b"\xff", "malformed"),
+        (b'{"Data": "\xff", "Checksum": 1}', "utf-8"),
+        (b'{"Data": "{}", "Checksum": 1}', "its checksum is wrong"),
+        (b'{"Data": "{}", "Checksum": %d}' % zlib.crc32(b"{}"), "missing required field `kind`"),
+    ],
+)
+def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, damage: bytes, why: str) -> None:
+    (tmp_path / FILE).write_bytes(damage)
+    with pytest.raises(Misconfigured, match=f"{FILE} can't be read: .*{why}.*; remove it if no pod runs on this"):
         Ledger(tmp_path)
 
 

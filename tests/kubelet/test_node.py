@@ -57,6 +57,7 @@ def test_it_says_what_it_has_and_who_it_is(stage: Stage) -> None:
 
 def test_its_lease_is_renewed(stage: Stage) -> None:
     path = f"{LEASES}/{stage.kubelet.name}"
+    assert eventually(lambda: stage.api.find(path) is not None)
     first = stage.api.get(path)
     assert first["spec"]["holderIdentity"] == stage.kubelet.name
     assert first["spec"]["leaseDurationSeconds"] == 40

@@ -50,10 +50,10 @@ def test_a_broken_file_harms_nobody_else(tmp_path: Path) -> None:
 def test_yaml_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "y.yaml").write_text(
         'cdiVersion: "0.6.0"\nkind: v.io/c\ndevices:\n- name: x\n  containerEdits:\n    deviceNodes:\n'
-        "    - {path: /dev/x, type: c, major: 238, minor: 7, fileMode: 438}\n"
+        "    - {path: /dev/x, hostPath: /dev/y, type: c, major: 238, minor: 7, fileMode: 438}\n"
     )
     (node,) = resolve([tmp_path], ["v.io/c=x"]).device_nodes
-    assert (node.path, node.major, node.minor, node.file_mode) == ("/dev/x", 238, 7, 0o666)
+    assert (node.path, node.host_path) == ("/dev/x", "/dev/y")
 
 
 @pytest.mark.parametrize(

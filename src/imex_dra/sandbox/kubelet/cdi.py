@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 import yaml
-from msgspec import Struct, field
+from msgspec import Struct
 
 from imex_dra.base.errors import Rejected
 
@@ -23,20 +23,12 @@ log = structlog.get_logger()
 class DeviceNode(Struct, frozen=True, rename="camel"):
     path: str
     host_path: str = ""
-    type: str = ""
-    major: int = 0
-    minor: int = 0
-    file_mode: int | None = None
-    permissions: str = ""
-    uid: int | None = None
-    gid: int | None = None
 
 
 class Mount(Struct, frozen=True, rename="camel"):
     host_path: str
     container_path: str
     options: tuple[str, ...] = ()
-    type: str = ""
 
 
 class Edits(Struct, frozen=True, rename="camel"):
@@ -44,7 +36,7 @@ class Edits(Struct, frozen=True, rename="camel"):
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Any, ...] = ()
-    additional_gids: tuple[int, ...] = field(name="additionalGids", default=())
+    additional_gids: tuple[int, ...] = ()
     net_devices: tuple[Any, ...] = ()
     intel_rdt: Any = None
 

@@ -63,10 +63,9 @@ class Claims:
         devices: dict[str, None] = {}
         for claim in pod.spec.resource_claims:
             entry = self._ledger.get(pod.metadata.namespace, claim_name(pod, claim) or "")
-            listed = [wanted for wanted in container.resources.claims if wanted.name == claim.name]
-            for wanted in listed if entry else ():
-                assert entry is not None
-                devices |= dict.fromkeys(entry.cdi_devices(wanted.request))
+            if entry is not None:
+                requests = [wanted.request for wanted in container.resources.claims if wanted.name == claim.name]
+                devices |= dict.fromkeys(name for request in requests for name in entry.cdi_devices(request))
         return list(devices)
 
     def allocated(self, pod: Pod, container: Container) -> list[tuple[str, list[tuple[str, Device]]]]:

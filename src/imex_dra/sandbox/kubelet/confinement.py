@@ -1,4 +1,4 @@
-"""Becomes a container: the last program before the container's own, in new user, mount, pid and UTS namespaces.
+"""Becomes a container: the last program before its own, in new user, mount, pid, UTS and IPC namespaces.
 
 Run as `python -I -S confinement.py <plan> <descriptor>`, it stands alone: it builds a root of its own (the host's
 files read-only, private /tmp, /run, /dev and /proc, what was ordered bound in place), moves into it, and executes

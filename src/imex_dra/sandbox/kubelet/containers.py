@@ -155,7 +155,7 @@ class Runtime:
             raise NotFound(f'container not found ("{container}")')
         return sandbox.tasks[container]
 
-    def runs(self, uid: str, container: str, attempt: int) -> bool:
+    def goes_on(self, uid: str, container: str, attempt: int) -> bool:
         """Whether this very run still goes on."""
         sandbox = self.sandboxes.get(uid)
         return sandbox is not None and any(

@@ -71,7 +71,7 @@ class Endpoint:
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         response.enable_chunked_encoding()
         await response.prepare(request)
-        async for text in logs.read(path, what, lambda: self._runtime.runs(pod.uid, name, attempt)):
+        async for text in logs.read(path, what, lambda: self._runtime.goes_on(pod.uid, name, attempt)):
             await response.write(text)
         await response.write_eof()
         return response

@@ -70,7 +70,8 @@ class Events:
             try:
                 await self._write(event)
             except ImexError as error:
-                log.debug("an Event was not written", reason=event.reason, error=str(error))
+                of = event.involved_object
+                log.debug("an Event was not written", pod=of.name, reason=event.reason, error=str(error))
 
     def forget(self, pod: Pod) -> None:
         self._told = {key: event for key, event in self._told.items() if event.involved_object.uid != pod.uid}

@@ -30,8 +30,8 @@ class Machine:
         rules: tuple[Rule, ...] = (),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.member = member
         self._facts = member.facts
+        self._root = member.root
         self._rules = rules
         self._client = client
         self._clock = clock
@@ -47,10 +47,10 @@ class Machine:
 
     def start(self) -> None:
         for directory in _DIRECTORIES:
-            (self.member.root / directory).mkdir(parents=True, exist_ok=True)
+            (self._root / directory).mkdir(parents=True, exist_ok=True)
         kubelet = Kubelet(
             self._facts,
-            self.member.root,
+            self._root,
             client=self._client,
             runtime=self._runtime,
             clock=self._clock,

@@ -107,10 +107,10 @@ class Ledger:
 def _read(file: Path) -> list[Entry]:
     try:
         checkpoint = msgspec.json.decode(file.read_bytes(), type=_Checkpoint)
+        if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
+            raise msgspec.DecodeError("its checksum is wrong")
+        return msgspec.json.decode(checkpoint.data, type=_Data).entries or []
     except FileNotFoundError:
         return []
-    except msgspec.DecodeError as error:
+    except ValueError as error:  # of msgspec's own, or because it is no UTF-8
         raise Misconfigured(f"{file} can't be read: {error}; remove it if no pod runs on this node") from error
-    if zlib.crc32(checkpoint.data.encode()) != checkpoint.checksum:
-        raise Misconfigured(f"{file} is damaged: its checksum is wrong; remove it if no pod runs on this node")
-    return msgspec.json.decode(checkpoint.data, type=_Data).entries or []

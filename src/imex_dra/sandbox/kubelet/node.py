@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import structlog
@@ -18,6 +19,8 @@ from imex_dra.sandbox.kubelet.client import NodeClient
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
 
 log = structlog.get_logger()
+
+R = TypeVar("R")
 
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 LEASE_SECONDS = 40
@@ -46,7 +49,7 @@ class NodeKeeper:
     def __init__(
         self, client: NodeClient, facts: NodeFacts, clock: Clock, *, heartbeat: float = HEARTBEAT
     ) -> None:
-        self.facts = facts
+        self._facts = facts
         self._client = client
         self._clock = clock
         self._heartbeat = heartbeat
@@ -57,7 +60,7 @@ class NodeKeeper:
     async def run(self, port: int = 0) -> NoReturn:
         """`port` is where the kubelet's own API is, if it has one."""
         self._port = port
-        node = await _until_done("register the node", self._register)
+        node = await self._until_done("register", self._register)
         self._registered.set()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._beat(node))
@@ -67,19 +70,29 @@ class NodeKeeper:
     async def wipe_slices(self, driver: str = "") -> None:
         """Of all drivers, or of one; goes on until it is done."""
         await self._registered.wait()
-        selector = f"spec.nodeName={self.facts.name}" + (f",spec.driver={driver}" if driver else "")
+        selector = f"spec.nodeName={self._facts.name}" + (f",spec.driver={driver}" if driver else "")
 
         async def wipe() -> None:
             await self._client.delete_all(RESOURCE_SLICES, Selection(fields=selector))
 
-        await _until_done("wipe the slices", wipe)
+        await self._until_done("wipe the slices", wipe)
+
+    async def _until_done(self, what: str, work: Callable[[], Awaitable[R]]) -> R:
+        backoff, failures = Backoff(0.5, 30.0), 0
+        while True:
+            try:
+                return await work()
+            except ImexError as error:
+                failures += 1
+                log.warning("a node failed and tries again", node=self._facts.name, to=what, error=str(error))
+                await asyncio.sleep(backoff.delay(failures))
 
     async def _register(self) -> Node:
-        fresh = msgspec.convert(nodeobject.node(self.facts, self._clock.now(), self._port), type=Node)
+        fresh = msgspec.convert(nodeobject.node(self._facts, self._clock.now(), self._port), type=Node)
         try:
             return await self._client.create(NODES, fresh)
         except AlreadyExists:
-            labels = nodeobject.labels(self.facts)
+            labels = nodeobject.labels(self._facts)
             await self._client.patch(NODES, self._key, {"metadata": {"labels": labels}})
             return await self._write_status()
 
@@ -87,7 +100,7 @@ class NodeKeeper:
         live = await self._client.get(NODES, self._key)
         known = live.status.get("conditions", ())
         since = {(c["type"], c["status"]): c["lastTransitionTime"] for c in known if c.get("lastTransitionTime")}
-        status = nodeobject.status(self.facts, self._clock.now(), since, self._port)
+        status = nodeobject.status(self._facts, self._clock.now(), since, self._port)
         return await self._client.patch(
             NODES, self._key, {"status": status}, subresource="status", content_type=STRATEGIC_PATCH
         )
@@ -98,7 +111,7 @@ class NodeKeeper:
             try:
                 await self._write_status()
             except ImexError as error:
-                log.warning("the node's status was not written", node=self.facts.name, error=str(error))
+                log.warning("the node's status was not written", node=self._facts.name, error=str(error))
 
     async def _beat(self, node: Node) -> NoReturn:
         """After a silence Kubernetes may have called us lost; a renewed lease alone does not take that back."""
@@ -110,15 +123,15 @@ class NodeKeeper:
                     await self._write_status()
                 heard = self._clock.monotonic()
             except ImexError as error:
-                log.warning("the node's lease was not renewed", node=self.facts.name, error=str(error))
+                log.warning("the node's lease was not renewed", node=self._facts.name, error=str(error))
             await asyncio.sleep(self._heartbeat * (0.96 + 0.08 * random.random()))
 
     async def _renew(self, node: Node) -> None:
         renewed = {"renewTime": rfc3339_micro(self._clock.now())}
         try:
-            await self._client.patch(LEASES, Key(_LEASES, self.facts.name), {"spec": renewed})
+            await self._client.patch(LEASES, Key(_LEASES, self._facts.name), {"spec": renewed})
         except NotFound:
-            spec = {"holderIdentity": self.facts.name, "leaseDurationSeconds": LEASE_SECONDS, **renewed}
+            spec = {"holderIdentity": self._facts.name, "leaseDurationSeconds": LEASE_SECONDS, **renewed}
             await self._client.create(LEASES, _lease(node, spec))
 
 
@@ -126,14 +139,3 @@ def _lease(node: Node, spec: dict[str, Any]) -> Lease:
     owner = {"apiVersion": "v1", "kind": "Node", "name": node.metadata.name, "uid": node.metadata.uid}
     meta = {"name": node.metadata.name, "namespace": _LEASES, "ownerReferences": [owner]}
     return msgspec.convert({"metadata": meta, "spec": spec}, type=Lease)
-
-
-async def _until_done(what: str, work: Any) -> Any:
-    backoff, failures = Backoff(0.5, 30.0), 0
-    while True:
-        try:
-            return await work()
-        except ImexError as error:
-            failures += 1
-            log.warning("failed and tried again", what=what, error=str(error))
-            await asyncio.sleep(backoff.delay(failures))

@@ -75,7 +75,8 @@ class Answer(NamedTuple):
 
 async def ask(task: Task, probe: Probe) -> Answer:
     if probe.exec is None:
-        how = next((name for name in ("http_get", "tcp_socket", "grpc") if getattr(probe, name)), "it")
+        asked = {"httpGet": probe.http_get, "tcpSocket": probe.tcp_socket, "grpc": probe.grpc}
+        how = next((name for name, way in asked.items() if way), "nothing")
         return Answer(None, f"only exec probes are made on simulated nodes, whose pods have no network; not {how}")
     try:
         execution = await task.enter(Command(probe.exec.command))

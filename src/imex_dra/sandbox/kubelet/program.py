@@ -58,7 +58,7 @@ async def _controlled(fleet: Fleet, socket: Path | None) -> AsyncIterator[None]:
         if request.do == "status":
             return {"down": [f"{name}/kubelet" for name, machine in fleet.machines.items() if not machine.runs]}
         if request.node not in fleet.machines:
-            raise Rejected(f"there is no node {request.node}")
+            raise Rejected(f"there is no node {request.node}: `kubectl get nodes` lists them")
         return await _act(fleet.machines[request.node], request)
 
     if socket is None:
@@ -79,9 +79,10 @@ async def _act(machine: Machine, request: Request) -> None:
         case "power-on" if not machine.runs:
             machine.boot(request.options["boot_id"])
         case "start" | "power-on":
-            raise Rejected(f"the kubelet of node {request.node} runs already")
+            raise Rejected(f"the kubelet of node {request.node} runs already: kill it first")
         case _:
-            raise Rejected(f"a kubelet can't {request.do}")
+            can = "kill, start, power-off and power-on are known"
+            raise Rejected(f"the kubelet of node {request.node} can't {request.do}: {can}")
 
 
 async def _first(works: list[Coroutine[Any, Any, object]]) -> None:

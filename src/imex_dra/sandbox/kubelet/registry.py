@@ -1,6 +1,6 @@
 """Plugins come and go as sockets in a directory; this keeps the node's plugins equal to what lies there.
 
-The directory is read every `period` seconds. The real kubelet is told by inotify but acts on it once a second;
+The directory is read every `PERIOD` seconds. The real kubelet is told by inotify but acts on it once a second;
 reading a directory costs twenty microseconds, and a user may have only 128 inotify instances.
 """
 
@@ -40,10 +40,9 @@ class Registered(NamedTuple):
 
 
 class Registry:
-    def __init__(self, directory: Path, plugins: Plugins, *, period: float = PERIOD) -> None:
+    def __init__(self, directory: Path, plugins: Plugins) -> None:
         self._directory = directory
         self._plugins = plugins
-        self._period = period
         self._registered: dict[Socket, Registered] = {}
         self._failures: dict[Socket, int] = {}
         self._not_before: dict[Socket, float] = {}
@@ -53,7 +52,7 @@ class Registry:
         self._directory.mkdir(parents=True, exist_ok=True)
         while True:
             await self._reconcile(set(sockets(self._directory)))
-            await asyncio.sleep(self._period)
+            await asyncio.sleep(PERIOD)
 
     async def _reconcile(self, found: set[Socket]) -> None:
         for gone in self._registered.keys() - found:
