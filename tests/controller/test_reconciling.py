@@ -10,6 +10,7 @@ from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key, ObjectMeta, key_of
+from imex_dra.api.names import CLIQUE_LABEL
 from imex_dra.api.nvlinknode import HeldChannel, ImexState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, MemberState
 from imex_dra.api.views import (
@@ -357,3 +358,19 @@ async def test_the_program_makes_a_template_again_and_takes_a_place_that_becomes
         await eventually(ready)
         again = await cluster.client.get(RESOURCE_CLAIM_TEMPLATES, Key(cluster.namespace, "one"))
         assert structs.asdict(again.spec) == structs.asdict(made.spec)
+
+
+async def test_the_program_puts_a_clique_label_back_that_somebody_took_away(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imex_dra.controller.program._LABEL_REST", 0.1)
+    node = Key("", await cluster.node("a"))
+
+    async def labelled() -> bool:
+        labels = (await cluster.client.get(NODES, node)).metadata.labels
+        return labels.get(CLIQUE_LABEL) == cluster.partition
+
+    async with running(Program(cluster.client, "test")):
+        await eventually(labelled)
+        await cluster.client.patch(NODES, node, {"metadata": {"labels": {CLIQUE_LABEL: None}}})
+        await eventually(labelled)

@@ -215,3 +215,10 @@ async def test_a_child_that_ends_no_line_is_listened_to_nevertheless() -> None:
     script = "head -c 300000 /dev/zero | tr '\\0' x; echo; echo its last words; exit 3"
     async with asyncio.timeout(60):
         assert (await Child([*DIES_WITH_US, "sh", "-c", script]).run()).endswith("its last words")
+
+
+async def test_of_long_last_words_only_the_beginning_is_kept() -> None:
+    script = "for i in 1 2; do echo $i; head -c 40000 /dev/zero | tr '\\0' x; echo; done; exit 3"
+    async with asyncio.timeout(60):
+        words = await Child([*DIES_WITH_US, "sh", "-c", script]).run()
+    assert words == f"nvidia-imex ended with exit code 3: 1; {'x' * 500}; 2; {'x' * 500}"

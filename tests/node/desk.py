@@ -25,7 +25,7 @@ class Desk:
     def ledger(self) -> Ledger:
         """A new one, as after a restart."""
         hardware = SimulatedHardware(self.root.path)
-        return Ledger(NODE, CheckpointFile(self.checkpoint), Directory(self.cdi), hardware, channel_count=8)
+        return Ledger(NODE, CheckpointFile(self.checkpoint), Directory(self.cdi), hardware)
 
     def enter(self, claim: PreparedClaim, since: int = 0, recall: int = 1000) -> None:
         """As a prepare would that began after unprepare `since`, with a grant of this recall."""

@@ -12,6 +12,7 @@ def prepared(
     partition: str = PARTITION,
     all_channels: bool = False,
     boot_id: str = BOOT,
+    channel_count: int = 2048,
 ) -> PreparedClaim:
     return PreparedClaim(
         uid=uid,
@@ -24,4 +25,5 @@ def prepared(
         all=all_channels,
         devices=(("channel", "n1", "channel-0"),),
         boot_id=boot_id,
+        channel_count=channel_count,
     )

@@ -39,7 +39,7 @@ def test_without_a_channel_there_is_an_environment_and_no_device(desk: Desk) -> 
 
 
 def test_all_channels_are_all_of_them_with_the_own_one_first(desk: Desk) -> None:
-    desk.enter(prepared("c1", channel=3, all_channels=True), since=0)
+    desk.enter(prepared("c1", channel=3, all_channels=True, channel_count=8), since=0)
     edits = desk.spec("c1")["devices"][0]["containerEdits"]
     assert [node.get("minor", 0) for node in edits["deviceNodes"]] == [3, 0, 1, 2, 4, 5, 6, 7]
     assert len(edits["mounts"]) == 2

@@ -132,18 +132,6 @@ async def test_a_grant_that_was_recalled_on_its_way_is_asked_for_anew(waiting: W
     assert scene.desk.held() == {claim.uid: 7}
 
 
-async def test_what_was_looked_up_before_a_wait_is_looked_up_again_after_it(
-    waiting: Waiting, scene: Scene
-) -> None:
-    claim, call = await waiting.begin()
-    (domain,) = await scene.admin.list(COMPUTE_DOMAINS, Selection(scene.namespace))
-    await scene.assign(domain, 8)
-    waiting.go_on()
-    async with asyncio.timeout(45):
-        await call
-    assert scene.desk.held() == {claim.uid: 8}
-
-
 async def test_a_call_that_the_kubelet_gave_up_commits_nothing(waiting: Waiting, scene: Scene) -> None:
     _, call = await waiting.begin()
     call.cancel()

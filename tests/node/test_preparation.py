@@ -6,11 +6,10 @@ import pytest
 from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
-from imex_dra.api.meta import Key, Resource, T
 from imex_dra.api.nvlinknode import FabricState, ImexState
-from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, ChannelState
 from imex_dra.base.errors import NotYet, Rejected
 from imex_dra.dra.plugin import PreparedDevice
+from imex_dra.hardware.protocol import Reading
 from imex_dra.kube.client import Client
 from tests.kube.proxy import Proxy
 from tests.kube.waiting import until
@@ -23,10 +22,6 @@ pytestmark = pytest.mark.kube
 
 def asked_for_domains(proxy: Proxy) -> bool:
     return any("/computedomains" in request for request in proxy.requests)
-
-
-def live_reads(proxy: Proxy) -> int:
-    return sum("/nvlinkpartitions/" in request for request in proxy.requests)
 
 
 async def test_a_claim_whose_channel_is_assigned_is_prepared_at_once(scene: Scene) -> None:
@@ -83,74 +78,6 @@ async def test_on_a_node_without_fabric_the_claim_is_prepared_without_a_channel(
     assert scene.desk.specs() == {claim.uid: -1}
 
 
-async def test_a_computedomain_that_is_new_to_the_node_is_looked_up_live_and_a_known_one_is_not(
-    scene: Scene, far_client: Client, proxy: Proxy
-) -> None:
-    domain = await scene.domain()
-    await scene.assign(domain, 7)
-    await scene.see_partition()
-    await scene.assign(domain, 8)
-    first, second = [await scene.claim(domain.metadata.uid) for _ in range(2)]
-    await scene.preparation(far_client).prepare(first)
-    assert live_reads(proxy) == 1
-    assert scene.desk.held() == {first.uid: 8}
-    await scene.see_partition()
-    await scene.preparation(far_client).prepare(second)
-    assert live_reads(proxy) == 1
-    assert scene.desk.held() == {first.uid: 8, second.uid: 8}
-
-
-class SlowClaims(Client):
-    """Reads a claim only when it may; `answered`: what it has read besides."""
-
-    def __init__(self, client: Client) -> None:
-        super().__init__(client._http)
-        self.may_read, self.answered = asyncio.Event(), 0
-
-    async def get(self, resource: Resource[T], key: Key) -> T:
-        if resource.kind == "ResourceClaim":
-            await self.may_read.wait()
-        answer = await super().get(resource, key)
-        self.answered += 1
-        return answer
-
-
-async def test_a_look_that_came_before_the_assignment_does_not_speak_against_it(scene: Scene) -> None:
-    domain = await scene.domain()
-    claim = await scene.claim(domain.metadata.uid)
-    client = SlowClaims(scene.admin)
-    call = asyncio.create_task(scene.preparation(client).prepare(claim))
-    await until(lambda: client.answered == 1)
-    await scene.assign(domain, 7)
-    await scene.see_partition()
-    client.may_read.set()
-    async with asyncio.timeout(25):
-        await call
-    assert scene.desk.held() == {claim.uid: 7}
-    assert client.answered == 3
-
-
-async def test_an_assignment_that_is_no_longer_true_is_not_used(scene: Scene) -> None:
-    domain = await scene.domain()
-    await scene.assign(domain, 7)
-    await scene.see_partition()
-    await scene.assign(domain, 7, state=ChannelState.RESTING)
-    claim = await scene.claim(domain.metadata.uid)
-    with pytest.raises(NotYet, match=f"ComputeDomain .* has no channel in NVLink partition {scene.partition} yet"):
-        await scene.preparation(deadline=4.0).prepare(claim)
-    assert scene.desk.held() == scene.desk.specs() == {}
-
-
-async def test_a_partition_that_was_deleted_behind_the_watch_gives_no_channel(scene: Scene) -> None:
-    domain = await scene.domain()
-    await scene.assign(domain, 7)
-    await scene.admin.delete(NVLINK_PARTITIONS, await scene.see_partition())
-    claim = await scene.claim(domain.metadata.uid)
-    with pytest.raises(NotYet, match=f"node n1 is not a member of NVLink partition {scene.partition}"):
-        await scene.preparation(deadline=4.0).prepare(claim)
-    assert scene.desk.held() == scene.desk.specs() == {}
-
-
 async def test_a_channel_that_another_computedomain_still_holds_here_is_not_given(scene: Scene) -> None:
     domain = await scene.domain()
     await scene.assign(domain, 7)
@@ -191,6 +118,24 @@ async def test_a_claim_prepared_before_is_answered_again_without_the_api_server(
     assert await scene.preparation(far_client).prepare(claim) == answer
     spec["devices"][0]["containerEdits"]["deviceNodes"][0]["major"] = 99
     assert scene.desk.spec(claim.uid) == spec
+
+
+async def test_a_claim_prepared_before_waits_for_the_first_look_at_the_hardware_and_for_nothing_else(
+    scene: Scene, far_client: Client, proxy: Proxy
+) -> None:
+    domain = await scene.domain()
+    await scene.assign(domain, 7)
+    seen = await scene.see_partition()
+    claim = await scene.claim(domain.metadata.uid)
+    answer, able = await scene.preparation().prepare(claim), scene.situation.known
+    proxy.cut(for_good=True)
+    scene.learn(reading=Reading(), partition=seen)
+    call = asyncio.create_task(scene.preparation(far_client).prepare(claim))
+    await until(lambda: scene.situation.looks > 0)
+    scene.learn(reading=able.reading)
+    async with asyncio.timeout(25):
+        assert await call == answer
+    assert proxy.requests == []
 
 
 async def test_after_a_reboot_a_claim_is_verified_anew(scene: Scene) -> None:

@@ -15,6 +15,7 @@ from imex_dra.api.nvlinknode import NVLINK_NODES, FabricState, ImexState, NVLink
 from imex_dra.api.views import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, Node, ResourceSlice
 from imex_dra.base.clock import SystemClock
 from imex_dra.kube.client import Client, Selection
+from imex_dra.kube.patch import patch_changes
 from imex_dra.node.cards import CardPublisher
 from imex_dra.node.situation import Situation
 from imex_dra.node.slices import SlicePublisher
@@ -128,6 +129,22 @@ async def test_seats_that_the_kubelet_deleted_are_made_again(publisher: Publishe
             return [s.metadata.uid for s in await publisher.slices()] not in ([], [first.metadata.uid])
 
         await eventually(made_again)
+
+
+async def test_a_slice_whose_owner_somebody_took_away_is_kept_up_to_date(publisher: Publisher) -> None:
+    publisher.know()
+    async with running(slices_of(publisher).run()):
+        await eventually(lambda: offered(publisher))
+    (offer,) = await publisher.slices()
+    spec = structs.replace(offer.spec, devices=offer.spec.devices[:1])
+    bare = structs.replace(offer, spec=spec, metadata=structs.replace(offer.metadata, owner_references=()))
+    await patch_changes(publisher.client, RESOURCE_SLICES, offer, bare)
+
+    async def complete() -> bool:
+        return [len(s.spec.devices) for s in await publisher.slices()] == [len(offer.spec.devices)]
+
+    async with running(slices_of(publisher).run()):
+        await eventually(complete)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from imex_dra.sandbox.kubernetes.ports import ReservedPort, prompt
+from imex_dra.sandbox.kubernetes.ports import ReservedPort, without_delay
 
 
 def test_a_reserved_port_is_shared_with_its_server_and_with_nobody_else() -> None:
@@ -20,6 +20,6 @@ def accepted_delays(listening: socket.socket) -> bool:
         return not accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_what_a_prompt_socket_accepts_sends_at_once() -> None:
+def test_what_a_socket_without_delay_accepts_sends_at_once() -> None:
     assert accepted_delays(socket.create_server(("127.0.0.1", 0)))
-    assert not accepted_delays(prompt(socket.create_server(("127.0.0.1", 0))))
+    assert not accepted_delays(without_delay(socket.create_server(("127.0.0.1", 0))))

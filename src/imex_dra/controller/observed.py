@@ -41,7 +41,11 @@ def partitions_of(card: NVLinkNode) -> set[str]:
     return {card.status.partition, *(held.partition for held in card.status.held_channels)} - {""}
 
 
-def _clique_of(node: Node) -> set[str]:
+def allows_all(namespace: Namespace | None) -> bool:
+    return namespace is not None and namespace.metadata.labels.get(ALL_CHANNELS_LABEL) == ALL_CHANNELS_ALLOWED
+
+
+def clique_of(node: Node) -> set[str]:
     return {node.metadata.labels.get(CLIQUE_LABEL, "")} - {""}
 
 
@@ -58,7 +62,7 @@ class Observed:
             member=lambda p: {*(member.node for member in p.status.members), *p.status.awaited},
         )
         self.cards: Store[NVLinkNode] = Store(partition=partitions_of)
-        self.nodes: Store[Node] = Store(clique=_clique_of)
+        self.nodes: Store[Node] = Store(clique=clique_of)
         self.namespaces: Store[Namespace] = Store()
 
     def reflectors(self, client: Client) -> list[Reflector[Any]]:
@@ -82,8 +86,7 @@ class Observed:
 
     def may_open_all(self, domain: ComputeDomain) -> bool:
         """Whether its namespace may open every channel of a partition; an administrator says so by a label."""
-        namespace = self.namespaces.get(Key("", domain.metadata.namespace))
-        return namespace is not None and namespace.metadata.labels.get(ALL_CHANNELS_LABEL) == ALL_CHANNELS_ALLOWED
+        return allows_all(self.namespaces.get(Key("", domain.metadata.namespace)))
 
     def is_refused(self, domain: ComputeDomain) -> bool:
         return domain.allocation_mode is AllocationMode.ALL and not self.may_open_all(domain)

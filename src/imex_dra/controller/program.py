@@ -12,7 +12,7 @@ from imex_dra.api.nvlinkpartition import NVLinkPartition
 from imex_dra.api.views import NODES, Namespace, Node, ResourceClaim, ResourceClaimTemplate
 from imex_dra.base.clock import SystemClock
 from imex_dra.controller.domains import Domains
-from imex_dra.controller.observed import Observed, claim_nodes, domain_uids, partitions_of
+from imex_dra.controller.observed import Observed, allows_all, claim_nodes, clique_of, domain_uids, partitions_of
 from imex_dra.controller.partitions import Partitions
 from imex_dra.kube.client import Client
 from imex_dra.kube.controller import Controller
@@ -24,9 +24,11 @@ from imex_dra.kube.queue import WorkQueue
 _GATHER = 0.6
 """Seconds in which what happens to a ComputeDomain's nodes is gathered into one status write.
 
-Long enough that the write does not fall into the start of the pods that it counts, and well within the second
-after which a status must be right.
+Long enough that the write does not fall into the middle of a quick pod's start.
 """
+
+_LABEL_REST = 10.0
+"""Seconds until a clique label that somebody took away or changed is put back: a rival is not fought over it."""
 
 
 async def run(client: Client, *, namespace: str = NAMESPACE, timing: Timing | None = None) -> None:
@@ -122,14 +124,19 @@ class Program:
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         subject = new or old
-        if subject is None or (old is not None and new is not None):
+        if subject is None:
+            return
+        if old is not None and new is not None:
+            if clique_of(old) != clique_of(new):
+                self._nodes.add_after(key_of(new), _LABEL_REST)
             return
         self._nodes.add(key_of(subject))
         for partition in self._observed.partitions_of_node(subject.metadata.name):
             self._partitions.add(PartitionId(partition))
 
     def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
-        if old is None or new is None or old.metadata.labels == new.metadata.labels:
+        """One that is seen after its ComputeDomains may allow what was refused without it."""
+        if new is None or allows_all(old) == allows_all(new):
             return
         for domain in self._observed.domains.values():
             if domain.metadata.namespace == new.metadata.name:

@@ -13,9 +13,13 @@ from typing import BinaryIO
 
 import structlog
 
+from imex_dra.base.waiting import ends_within
+
 log = structlog.get_logger()
 
 _LAST_LINES = 5
+_LONGEST = 500
+"""Characters of a line that are passed on; more would fill the message to the node's program."""
 _LAST_WORDS = 0.5
 """Seconds for what it said before its end, and we have not read yet."""
 
@@ -66,9 +70,7 @@ class Child:
             if self._process.returncode is not None:
                 return
             self.signal(number)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._patience):
-                    await self._process.wait()
+            await ends_within(self._patience, self._process.wait())
 
     def signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -82,7 +84,7 @@ class Child:
         try:
             while line := await _line(reader):
                 text = line.decode(errors="replace").rstrip()
-                self._said.append(text)
+                self._said.append(text[:_LONGEST])
                 log.info("nvidia-imex", line=text)
         finally:
             transport.close()

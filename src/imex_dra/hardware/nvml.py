@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from imex_dra.base.waiting import ends_within
 from imex_dra.cdi.spec import ContainerEdits
 from imex_dra.hardware.devices import channel_major, channel_node
 from imex_dra.hardware.hostroot import inside
@@ -107,7 +108,5 @@ async def _ended(child: asyncio.subprocess.Process) -> bool:
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.kill()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE):
-                await child.wait()
+        await ends_within(_GRACE, child.wait())
     return child.returncode is not None

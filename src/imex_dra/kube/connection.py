@@ -25,7 +25,9 @@ _PROBES = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-"""An API server that vanished without a word ends a resting connection after 16 s, and no request waits for it."""
+"""A resting connection to an API server that vanished without a word ends after 16 s; what is sent on it before
+that waits for its own 10 s.
+"""
 
 
 def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClient:

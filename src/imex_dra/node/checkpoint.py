@@ -45,6 +45,8 @@ class PreparedClaim(Struct, frozen=True, rename="camel"):
     devices: tuple[tuple[str, str, str], ...]
     """Request, pool, device: what the kubelet is told again when it asks again."""
     boot_id: str
+    channel_count: int = 2048
+    """Of the node, for a claim of all channels; what was written before had the driver's own default."""
 
 
 class Checkpoint(Struct, frozen=True, rename="camel"):

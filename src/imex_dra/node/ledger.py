@@ -37,7 +37,6 @@ class Ledger(Struct, frozen=True):
     file: CheckpointFile
     specs: Directory
     hardware: Hardware
-    channel_count: int = 2048
 
     def read(self) -> Checkpoint:
         with self.file.locked():
@@ -157,7 +156,7 @@ class Ledger(Struct, frozen=True):
         edits = ContainerEdits(env=(*environment, f"COMPUTE_DOMAIN_CHANNEL={claim.channel}"))
         edits += self.hardware.container_edits(claim.channel)
         if claim.all:
-            others = (channel for channel in range(self.channel_count) if channel != claim.channel)
+            others = (channel for channel in range(claim.channel_count) if channel != claim.channel)
             nodes = tuple(node for c in others for node in self.hardware.container_edits(c).device_nodes)
             edits += ContainerEdits(device_nodes=nodes)
         return edits

@@ -29,8 +29,8 @@ from imex_dra.node.claims import Wish, base_request, read_wish
 from imex_dra.node.departure import Departure, watching
 from imex_dra.node.grants import Grant, decide, expect_domain, without_fabric
 from imex_dra.node.ledger import Ledger, Recalled
+from imex_dra.node.livepartition import LivePartition
 from imex_dra.node.readiness import Knowledge, Obstacle
-from imex_dra.node.record import Record
 from imex_dra.node.situation import Situation
 
 log = structlog.get_logger()
@@ -55,13 +55,13 @@ class Preparation:
         call = Call(claim, self._situation.known.node, self._clock, limit=self._deadline)
         checkpoint = await asyncio.to_thread(self._ledger.read)
         held = checkpoint.claims.get(claim.uid)
-        if held is not None and held.boot_id == self._situation.known.reading.boot_id:
+        if held is not None and held.boot_id == await self._boot_id(call):
             await asyncio.to_thread(self._ledger.mend, held)
             return _devices(held)
-        async with self._recorded(call, checkpoint) as record:
+        async with self._looking_ahead(call, checkpoint) as live:
             wish = await self._read(call)
             log.info("preparing", claim=str(claim), domain=wish.domain_uid)
-            prepared = await self._enter(wish, checkpoint, call, record)
+            prepared = await self._enter(wish, checkpoint, call, live)
         log.info("prepared", claim=str(claim), channel=prepared.channel)
         return _devices(prepared)
 
@@ -70,21 +70,30 @@ class Preparation:
         self._situation.learn(unprepared=checkpoint.calls)
         log.info("unprepared", claim=str(claim))
 
-    @asynccontextmanager
-    async def _recorded(self, call: Call, checkpoint: Checkpoint) -> AsyncIterator[Record]:
-        """Where no channel is held, whatever is asked for is new: its record is needed for sure."""
-        record, known = Record(self._client, call), self._situation.known
-        if not known.place or checkpoint.living(known.reading.boot_id):
-            yield record
-            return
-        async with record.begun(known.place):
-            yield record
+    async def _boot_id(self, call: Call) -> str:
+        """Known from the first look at the hardware on, and asked only for what outlived an earlier program."""
+        while call.left():
+            changed, known = self._situation.changed, self._situation.known
+            if known.reading.boot_id:
+                return known.reading.boot_id
+            await first_of(changed, timeout=call.left())
+        return ""
 
-    async def _enter(self, wish: Wish, began: Checkpoint, call: Call, record: Record) -> PreparedClaim:
+    @asynccontextmanager
+    async def _looking_ahead(self, call: Call, checkpoint: Checkpoint) -> AsyncIterator[LivePartition]:
+        """Where no channel is held, whatever is asked for is new: its record is needed for sure."""
+        live, known = LivePartition(self._client, call), self._situation.known
+        if not known.place or checkpoint.living(known.reading.boot_id):
+            yield live
+            return
+        async with live.looking_ahead(known.place):
+            yield live
+
+    async def _enter(self, wish: Wish, began: Checkpoint, call: Call, live: LivePartition) -> PreparedClaim:
         """A grant that was recalled on its way is asked for anew; an unprepare since the call began is not."""
         checkpoint = began
         while True:
-            grant = await self._grant(wish, checkpoint, call, record)
+            grant = await self._grant(wish, checkpoint, call, live)
             prepared = self._expect_boot(_prepared(wish, grant, self._situation.known))
             try:
                 await asyncio.to_thread(self._ledger.enter, prepared, checkpoint, grant.recall)
@@ -109,12 +118,12 @@ class Preparation:
             raise Rejected(sentence(Reason.NO_SUCH_CLAIM, claim=call.claim)) from error
         return read_wish(call.claim, claim, self._situation.known.node)
 
-    async def _grant(self, wish: Wish, checkpoint: Checkpoint, call: Call, record: Record) -> Grant:
+    async def _grant(self, wish: Wish, checkpoint: Checkpoint, call: Call, live: LivePartition) -> Grant:
         async with AsyncExitStack() as stack:
-            return await self._wait_for_grant(wish, checkpoint, call, record, stack)
+            return await self._wait_for_grant(wish, checkpoint, call, live, stack)
 
     async def _wait_for_grant(
-        self, wish: Wish, checkpoint: Checkpoint, call: Call, record: Record, stack: AsyncExitStack
+        self, wish: Wish, checkpoint: Checkpoint, call: Call, live: LivePartition, stack: AsyncExitStack
     ) -> Grant:
         domain: ComputeDomain | None = None
         departure: Departure | None = None
@@ -126,7 +135,7 @@ class Preparation:
                 continue
             if known.reading.fabric.state is FabricState.NONE:
                 return without_fabric(known, domain or await self._domain(wish, call))
-            verdict = await _decide(known, wish, checkpoint, record)
+            verdict = await _decide(known, wish, checkpoint, live)
             if isinstance(verdict, Grant):
                 return verdict
             if verdict.hopeless:
@@ -148,17 +157,17 @@ class Preparation:
         return expect_domain(wish, await call.ask(self._client.list(COMPUTE_DOMAINS)))
 
 
-async def _decide(known: Knowledge, wish: Wish, checkpoint: Checkpoint, record: Record) -> Grant | Obstacle:
+async def _decide(known: Knowledge, wish: Wish, checkpoint: Checkpoint, live: LivePartition) -> Grant | Obstacle:
     """What we watched may be old: a ComputeDomain that is new to this node is looked up live."""
     promised = checkpoint.promised(known.place)
     verdict = decide(known, wish, promised)
     if isinstance(verdict, Obstacle) or checkpoint.shares(_prepared(wish, verdict, known)):
-        record.grow_old()
+        live.grow_old()
         return verdict
-    verdict = decide(structs.replace(known, partition=await record.early()), wish, promised)
+    verdict = decide(structs.replace(known, partition=await live.early()), wish, promised)
     if isinstance(verdict, Grant):
         return verdict
-    return decide(structs.replace(known, partition=await record.now(known.place)), wish, promised)
+    return decide(structs.replace(known, partition=await live.now(known.place)), wish, promised)
 
 
 def _assigned_name(known: Knowledge, wish: Wish) -> str:
@@ -178,6 +187,7 @@ def _prepared(wish: Wish, grant: Grant, known: Knowledge) -> PreparedClaim:
         all=grant.all,
         devices=tuple((base_request(result), result.pool, result.device) for result in wish.results),
         boot_id=known.reading.boot_id,
+        channel_count=known.reading.channel_count,
     )
 
 

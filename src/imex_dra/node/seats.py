@@ -56,7 +56,7 @@ def next_seating(seating: Seating, known: Knowledge, now: float) -> tuple[Seatin
     return structs.replace(seating, doubt_since=since), remaining
 
 
-def seats_slice(known: Knowledge, owner: OwnerReference, seats: int = SEATS) -> ResourceSlice:
+def seats_of(known: Knowledge, seats: int = SEATS) -> tuple[Device, ...]:
     """Every attribute on every seat: a selector on a missing one would stop scheduling everywhere."""
     shared = {
         "type": AttributeValue(string="channel"),
@@ -64,15 +64,18 @@ def seats_slice(known: Knowledge, owner: OwnerReference, seats: int = SEATS) -> 
         "clique": AttributeValue(string=known.reading.partition),
         "fabric": AttributeValue(string=known.reading.fabric.state),
     }
-    devices = tuple(
+    return tuple(
         Device(f"channel-{seat}", {**shared, "seat": AttributeValue(integer=seat)}) for seat in range(seats)
     )
+
+
+def seats_slice(known: Knowledge, owner: OwnerReference) -> ResourceSlice:
     return ResourceSlice(
         ObjectMeta(name=f"imex-{known.node}", owner_references=(owner,)),
         ResourceSliceSpec(
             driver=DRIVER,
             pool=Pool(known.node, generation=1, resource_slice_count=1),
             node_name=known.node,
-            devices=devices,
+            devices=seats_of(known),
         ),
     )

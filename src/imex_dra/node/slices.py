@@ -24,7 +24,7 @@ from imex_dra.kube.patch import patch_changes
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
 from imex_dra.node.readiness import Knowledge, obstacle
-from imex_dra.node.seats import Offer, Seating, next_seating, seats_slice
+from imex_dra.node.seats import Offer, Seating, next_seating, seats_of, seats_slice
 from imex_dra.node.situation import Situation
 
 log = structlog.get_logger()
@@ -92,11 +92,11 @@ class SlicePublisher:
             log.info("the slice is there already; the watch will show it")
 
     async def _update(self, live: ResourceSlice, known: Knowledge) -> None:
-        wanted = seats_slice(known, live.metadata.owner_references[0])
-        if live.spec.devices == wanted.spec.devices:
+        devices = seats_of(known)
+        if live.spec.devices == devices:
             return
         pool = structs.replace(live.spec.pool, generation=live.spec.pool.generation + 1)
-        spec = structs.replace(live.spec, devices=wanted.spec.devices, pool=pool)
+        spec = structs.replace(live.spec, devices=devices, pool=pool)
         after = structs.replace(live, spec=spec)
         self._store.upsert(await patch_changes(self._client, RESOURCE_SLICES, live, after))
 

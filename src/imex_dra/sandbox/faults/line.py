@@ -14,7 +14,7 @@ import structlog
 
 from imex_dra.sandbox.faults.conduct import Conduct, Manner
 from imex_dra.sandbox.faults.interception import HOST, Interception, Tls
-from imex_dra.sandbox.kubernetes.ports import ReservedPort, prompt
+from imex_dra.sandbox.kubernetes.ports import ReservedPort, without_delay
 
 log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class Line:
             await asyncio.wait(self._connections)
 
     def _socket(self) -> socket.socket:
-        sock = prompt(socket.socket())
+        sock = without_delay(socket.socket())
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind((HOST, self._port.number))
         return sock

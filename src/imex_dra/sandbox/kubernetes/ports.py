@@ -20,7 +20,7 @@ class ReservedPort:
         self._socket.close()
 
 
-def prompt(listening: socket.socket) -> socket.socket:
+def without_delay(listening: socket.socket) -> socket.socket:
     """The same socket, whose connections send each piece at once instead of 40 ms after the last.
 
     They inherit it on Linux. asyncio sees to it only for sockets that it made itself: one of `socket.socket()` or

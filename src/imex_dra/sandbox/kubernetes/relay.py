@@ -16,7 +16,7 @@ from pathlib import Path
 from imex_dra.sandbox.kubernetes.apiserver import SERVICE_ADDRESS
 from imex_dra.sandbox.kubernetes.binaries import find
 from imex_dra.sandbox.kubernetes.machine import Machine
-from imex_dra.sandbox.kubernetes.ports import prompt
+from imex_dra.sandbox.kubernetes.ports import without_delay
 from imex_dra.sandbox.process import Process
 
 _CLONE_NEWNET = 0x40000000
@@ -62,7 +62,7 @@ def enter_network(path: str) -> None:
 def main() -> None:
     """Arguments: the network namespace to connect from, the target, the addresses to listen at."""
     home, target, *addresses = sys.argv[1:]
-    listening = [prompt(socket.create_server(_parsed(address))) for address in addresses]
+    listening = [without_delay(socket.create_server(_parsed(address))) for address in addresses]
     enter_network(home)
     asyncio.run(relay(listening, _parsed(target)))
 

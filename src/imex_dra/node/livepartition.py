@@ -1,4 +1,4 @@
-"""A partition's record as the API server has it: what a node has watched may be old, and a grant must not be.
+"""A partition's record as the API server has it now: what a node has watched may be old, and a grant must not be.
 
 The first look begins with the kubelet's call, beside the claim's own read, so that it takes the pod no time. It
 may only confirm a grant: what speaks against one is looked up again, because the assignment may have come since.
@@ -11,18 +11,22 @@ from contextlib import asynccontextmanager, suppress
 from imex_dra.api.meta import Key
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
 from imex_dra.base.errors import ImexError, NotFound
+from imex_dra.base.waiting import ends_within
 from imex_dra.kube.client import Client
 from imex_dra.node.call import Call
 
+_MOMENT = 0.2
+"""Seconds in which a look that nobody needs any more may end by itself, with its connection as it should be."""
 
-class Record:
+
+class LivePartition:
     def __init__(self, client: Client, call: Call) -> None:
         self._client = client
         self._call = call
         self._early: asyncio.Task[NVLinkPartition | None] | None = None
 
     async def early(self) -> NVLinkPartition | None:
-        """As of the call's beginning, if it was looked up then and nothing was waited for since."""
+        """As of the call's beginning, if it was looked up then and nothing has stood in the way since."""
         early = self._early
         self.grow_old()
         return await early if early else None
@@ -37,16 +41,13 @@ class Record:
         return None
 
     @asynccontextmanager
-    async def begun(self, name: str) -> AsyncIterator[None]:
-        """With a first look on its way, which has come to its end, too, when this ends."""
+    async def looking_ahead(self, name: str) -> AsyncIterator[None]:
+        """With a first look on its way, which is not waited for in the end if it hangs."""
         self._early = look = asyncio.create_task(self._look(name))
         try:
             yield
-        except asyncio.CancelledError:
-            look.cancel()
-            raise
         finally:
-            await asyncio.wait([look])
+            await ends_within(_MOMENT, look)
 
     async def _look(self, name: str) -> NVLinkPartition | None:
         with suppress(ImexError):
