@@ -11,7 +11,7 @@ import pytest
 from imex_dra.base.errors import Rejected, Unavailable
 from imex_dra.hardware.simulated import HardwareFile
 from imex_dra.sandbox.cluster import crew
-from imex_dra.sandbox.cluster.posts import Post, Settings
+from imex_dra.sandbox.cluster.crewsettings import CrewNode, CrewSettings
 from imex_dra.sandbox.control import Request, ask
 from imex_dra.sandbox.noderoot import NodeRoot
 from imex_dra.sandbox.process import Process
@@ -19,16 +19,16 @@ from tests.sandbox.waiting import eventually
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Settings]:
+def settings() -> Iterator[CrewSettings]:
     with tempfile.TemporaryDirectory(prefix="ic", dir="/tmp") as directory:
         root = Path(directory)
         NodeRoot(root / "n0").make(HardwareFile(), address="127.15.0.10")
-        post = Post("n0", "127.15.0.10", root / "n0", root / "not-there-yet.kubeconfig")
-        yield Settings([post], root / "fabric", root, root / "crew.sock")
+        node = CrewNode("n0", "127.15.0.10", root / "n0", root / "not-there-yet.kubeconfig")
+        yield CrewSettings([node], root / "fabric", root, root / "crew.sock")
 
 
 @pytest.fixture(scope="module")
-def process(settings: Settings) -> Iterator[Process]:
+def process(settings: CrewSettings) -> Iterator[Process]:
     file = settings.logs / "crew.json"
     file.write_bytes(msgspec.json.encode(settings, enc_hook=str))
     started = Process("crew", [sys.executable, "-m", crew.__name__, file], log=settings.logs / "crew.log")
@@ -38,8 +38,8 @@ def process(settings: Settings) -> Iterator[Process]:
     started.stop()
 
 
-def test_the_daemon_is_there_before_the_node_has_a_token(settings: Settings, process: Process) -> None:
-    assert eventually((settings.posts[0].root / "run/daemon.sock").exists)
+def test_the_daemon_is_there_before_the_node_has_a_token(settings: CrewSettings, process: Process) -> None:
+    assert eventually((settings.nodes[0].root / "run/daemon.sock").exists)
     assert ask(settings.control, Request("status")) == {"down": []}
 
 
@@ -56,13 +56,13 @@ def test_the_daemon_is_there_before_the_node_has_a_token(settings: Settings, pro
     ],
 )
 def test_what_can_not_be_done_is_refused(
-    settings: Settings, process: Process, request_: Request, words: str
+    settings: CrewSettings, process: Process, request_: Request, words: str
 ) -> None:
     with pytest.raises(Rejected, match=words):
         ask(settings.control, request_)
 
 
-def test_power_goes_and_comes(settings: Settings, process: Process) -> None:
+def test_power_goes_and_comes(settings: CrewSettings, process: Process) -> None:
     ask(settings.control, Request("power-off", "n0"))
     assert ask(settings.control, Request("status")) == {"down": ["n0/imex-node", "n0/imex-daemon"]}
     with pytest.raises(Rejected, match="does not run"):
@@ -71,7 +71,7 @@ def test_power_goes_and_comes(settings: Settings, process: Process) -> None:
     assert ask(settings.control, Request("status")) == {"down": []}
 
 
-def test_it_ends_in_order_when_it_is_told_to(settings: Settings, process: Process) -> None:
+def test_it_ends_in_order_when_it_is_told_to(settings: CrewSettings, process: Process) -> None:
     process.stop(within=60)
     assert process.exit_code == 0
     with pytest.raises(Unavailable):

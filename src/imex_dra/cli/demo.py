@@ -57,7 +57,7 @@ def run(demo: Demo, output: str) -> int:
     if output == "json":
         click.echo(report.as_json())
     else:
-        demo.bow(sys.stdout)
+        demo.print_report(sys.stdout)
     if not report.ok:
         click.echo(f"imex: {report.failure}; logs: {report.logs}", err=True)
     return 0 if report.ok else 1

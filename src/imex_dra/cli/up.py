@@ -8,7 +8,7 @@ from imex_dra.base.logging import configure
 from imex_dra.hardware.profiles import PROFILES
 from imex_dra.sandbox import racks
 from imex_dra.sandbox.cluster import detached, running
-from imex_dra.sandbox.cluster.settings import Wish
+from imex_dra.sandbox.cluster.settings import Options
 from imex_dra.sandbox.kubelet import namespaces, standins
 from imex_dra.sandbox.kubernetes import binaries
 
@@ -68,7 +68,7 @@ def command(
     hollow: bool,
     stand_ins: Path | None,
 ) -> None:
-    wish = Wish(
+    options = Options(
         cluster=_cluster(cluster, count, profile, name),
         driver=not no_driver,
         apart=processes,
@@ -79,10 +79,10 @@ def command(
     if not hollow:
         namespaces.expect()
     if detach:
-        detached.start(wish)
+        detached.start(options)
     else:
         configure("warning")
-        running.run(wish)
+        running.run(options)
 
 
 def _cluster(file: Path | None, count: int | None, profile: str | None, name: str | None) -> racks.Cluster:

@@ -27,7 +27,7 @@ class Answers:
                 return await host.gateway.answer(request)
             case "compact", "", _:
                 return host.control_plane.compact()
-            case do, "", program if program == CONTROLLER and host.wish.driver:
+            case do, "", program if program == CONTROLLER and host.options.driver:
                 return self._act_on_controller(do)
             case do, "", program if program == APISERVER:
                 return self._act_on_apiserver(do)
@@ -39,7 +39,7 @@ class Answers:
         host, down = self._host, sorted(self._host.supervisor.killed)
         for place in self._processes():
             down += (await forward(place, Request("status")))["down"]
-        return {"name": host.wish.cluster.name, "number": host.number, "nodes": len(host.nodes), "down": down}
+        return {"name": host.options.cluster.name, "number": host.number, "nodes": len(host.nodes), "down": down}
 
     def _act_on_controller(self, do: str) -> Any:
         host, controller = self._host, self._host.controller
@@ -88,7 +88,7 @@ class Answers:
                 return await self._power_on(request)
             case _, "kubelet":
                 return await forward(self._host.places.kubelets, request)
-        if not self._host.wish.driver:
+        if not self._host.options.driver:
             raise Rejected("this cluster was started without the driver: its nodes have a kubelet and no more")
         return await forward(self._host.places.crew, request)
 
@@ -105,4 +105,4 @@ class Answers:
     def _processes(self) -> list[Path]:
         """Where those who play the nodes are told what to do."""
         places = self._host.places
-        return [places.kubelets, *([places.crew] if self._host.wish.driver else [])]
+        return [places.kubelets, *([places.crew] if self._host.options.driver else [])]

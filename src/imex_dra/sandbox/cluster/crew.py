@@ -17,24 +17,24 @@ import msgspec
 from imex_dra.base import logging
 from imex_dra.base.errors import Misconfigured, Rejected
 from imex_dra.sandbox.cluster import nvidiaimex
-from imex_dra.sandbox.cluster.posts import Post, Settings
+from imex_dra.sandbox.cluster.crewsettings import CrewNode, CrewSettings
+from imex_dra.sandbox.cluster.driver import ImexDaemon, ImexNode
 from imex_dra.sandbox.cluster.programs import Program
-from imex_dra.sandbox.cluster.works import DaemonWork, NodeWork
 from imex_dra.sandbox.control import Request, serving
 from imex_dra.sandbox.descriptors import raise_limit
 
 NVIDIA_IMEX = "nvidia-imex"
 
 
-class Mate:
+class NodePrograms:
     """The programs of one node."""
 
-    def __init__(self, post: Post, settings: Settings, threads: Executor) -> None:
-        self._root = post.root
-        works = (NodeWork(post), DaemonWork(post, settings.fabric, threads))
+    def __init__(self, node: CrewNode, settings: CrewSettings, threads: Executor) -> None:
+        self._root = node.root
+        works = (ImexNode(node), ImexDaemon(node, settings.fabric, threads))
         self.programs = {
             work.name: Program(
-                work, post.node, log=settings.logs / f"{post.node}-{work.name}.log", apart=settings.apart
+                work, node.name, log=settings.logs / f"{node.name}-{work.name}.log", apart=settings.apart
             )
             for work in works
         }
@@ -86,9 +86,9 @@ class Mate:
 
 
 class Crew:
-    def __init__(self, settings: Settings) -> None:
-        threads = ThreadPoolExecutor(max(1, len(settings.posts)))
-        self._mates = {post.node: Mate(post, settings, threads) for post in settings.posts}
+    def __init__(self, settings: CrewSettings) -> None:
+        threads = ThreadPoolExecutor(max(1, len(settings.nodes)))
+        self._nodes = {node.name: NodePrograms(node, settings, threads) for node in settings.nodes}
         self._control = settings.control
 
     async def run(self) -> None:
@@ -96,32 +96,32 @@ class Crew:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        for mate in self._mates.values():
-            mate.start()
+        for node in self._nodes.values():
+            node.start()
         async with serving(self._control, self._answer):
             await stopped.wait()
         async with asyncio.TaskGroup() as group:
-            for mate in self._mates.values():
-                group.create_task(mate.power_off())
+            for node in self._nodes.values():
+                group.create_task(node.power_off())
 
     async def _answer(self, request: Request) -> Any:
         if request.do == "status":
             return {"down": self._down()}
-        if request.node not in self._mates:
+        if request.node not in self._nodes:
             raise Rejected(f"there is no node {request.node}")
-        mate = self._mates[request.node]
+        node = self._nodes[request.node]
         match request.do:
             case "power-off":
-                return await mate.power_off()
+                return await node.power_off()
             case "power-on":
-                return mate.start()
-        return await mate.act(request.do, request.program)
+                return node.start()
+        return await node.act(request.do, request.program)
 
     def _down(self) -> list[str]:
         return [
             f"{node}/{name}"
-            for node, mate in self._mates.items()
-            for name, program in mate.programs.items()
+            for node, running in self._nodes.items()
+            for name, program in running.programs.items()
             if not program.wanted
         ]
 
@@ -129,9 +129,9 @@ class Crew:
 def main() -> None:
     logging.configure("info")
     if len(sys.argv) != 2:
-        raise Misconfigured("name one file with the crew's posts")
+        raise Misconfigured("name one file with the crew's settings")
     raise_limit()
-    settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Settings, dec_hook=_path)
+    settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=CrewSettings, dec_hook=_path)
     asyncio.run(Crew(settings).run())
 
 

@@ -14,14 +14,14 @@ from imex_dra.sandbox.cluster import running
 from imex_dra.sandbox.cluster.handle import is_ready
 from imex_dra.sandbox.cluster.hold import holder, is_held, taken_already
 from imex_dra.sandbox.cluster.places import Places
-from imex_dra.sandbox.cluster.settings import Wish
+from imex_dra.sandbox.cluster.settings import Options
 
 _LOOK = 0.1
 
 
-def start(wish: Wish) -> None:
+def start(options: Options) -> None:
     """What it says is shown until it is ready, and kept in a log."""
-    name = wish.cluster.name
+    name = options.cluster.name
     if is_held(name):
         raise taken_already(name)
     state = Places(name).state.parent
@@ -29,7 +29,7 @@ def start(wish: Wish) -> None:
     log = state / f"{name}.log"
     with log.open("wb") as output:
         child = subprocess.Popen(
-            [sys.executable, "-m", __name__, msgspec.json.encode(wish)],
+            [sys.executable, "-m", __name__, msgspec.json.encode(options)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -60,7 +60,7 @@ def _follow(name: str, child: subprocess.Popen[bytes], log: Path) -> None:
 def main() -> None:
     configure("warning")
     try:
-        running.run(msgspec.json.decode(sys.argv[1], type=Wish))
+        running.run(msgspec.json.decode(sys.argv[1], type=Options))
     except ImexError as error:
         click.echo(f"imex: {error}", err=True)
         sys.exit(1)

@@ -20,7 +20,7 @@ from imex_dra.sandbox.cluster import manifests, readiness, settings, tokens
 from imex_dra.sandbox.cluster.gateway import Gateway
 from imex_dra.sandbox.cluster.handle import Description, NodeEntry
 from imex_dra.sandbox.cluster.places import Places
-from imex_dra.sandbox.cluster.settings import Wish
+from imex_dra.sandbox.cluster.settings import Options
 from imex_dra.sandbox.cluster.steps import Steps
 from imex_dra.sandbox.cluster.supervisor import Supervisor
 from imex_dra.sandbox.kubernetes import binaries, driver, kubeconfig, mpioperator
@@ -36,12 +36,12 @@ _CREW, _KUBELETS = "imex_dra.sandbox.cluster.crew", "imex_dra.sandbox.kubelet.pr
 
 
 class Host:
-    def __init__(self, wish: Wish, places: Places, number: int, gateway: Gateway) -> None:
-        self.wish = wish
+    def __init__(self, options: Options, places: Places, number: int, gateway: Gateway) -> None:
+        self.options = options
         self.places = places
         self.number = number
         self.gateway = gateway
-        self.nodes: Sequence[SimulatedNode] = racks.layout(wish.cluster, number)
+        self.nodes: Sequence[SimulatedNode] = racks.layout(options.cluster, number)
         self.supervisor = Supervisor()
         self.controller = driver.controller(places.account(CONTROLLER), places.log(CONTROLLER))
         self._running = ExitStack()
@@ -57,10 +57,10 @@ class Host:
         with steps.step("what the driver needs to know: CRDs, rights, device class"):
             manifests.apply(self.control_plane.kubectl)
         with steps.step(
-            f"{count} kubelets" + (f", {count} nodes' drivers, controller" if self.wish.driver else "")
+            f"{count} kubelets" + (f", {count} nodes' drivers, controller" if self.options.driver else "")
         ):
             self._start_nodes()
-        with steps.step(f"{count} nodes Ready" + (" and offering seats" if self.wish.driver else "")):
+        with steps.step(f"{count} nodes Ready" + (" and offering seats" if self.options.driver else "")):
             self._until_ready()
         if self._operator:
             with steps.step("MPI Operator"):
@@ -74,8 +74,8 @@ class Host:
     def _prepare_nodes(self) -> None:
         for node in self.nodes:
             NodeRoot(self.places.node(node.name)).make(node.hardware, address=node.address)
-        if self.wish.driver:
-            told = settings.for_crew(self.wish, self.places, self.nodes)
+        if self.options.driver:
+            told = settings.for_crew(self.options, self.places, self.nodes)
             self.supervisor.need(self._module(_CREW, told, "crew"))
 
     def _start_control_plane(self) -> None:
@@ -91,7 +91,7 @@ class Host:
 
     def _install_mpi_operator(self, steps: Steps) -> None:
         """Without waiting: it is started when the nodes have been."""
-        if self.wish.hollow:
+        if self.options.hollow:
             return
         if binaries.missing([mpioperator.NAME]):
             steps.say("MPIJobs are unknown here, for want of the MPI Operator: `make kube` builds it")
@@ -101,9 +101,9 @@ class Host:
         self._operator.install()
 
     def _start_nodes(self) -> None:
-        told = settings.for_kubelets(self.wish, self.places, self.nodes, self.control_plane, self._servers)
+        told = settings.for_kubelets(self.options, self.places, self.nodes, self.control_plane, self._servers)
         self.supervisor.need(self._module(_KUBELETS, told, "kubelets"))
-        if self.wish.driver:
+        if self.options.driver:
             self._start_controller()
             self._hand_out_tokens()
         if self._operator:
@@ -133,7 +133,7 @@ class Host:
         fresh.rename(path)
 
     def _until_ready(self) -> None:
-        names, driver = [node.name for node in self.nodes], self.wish.driver
+        names, driver = [node.name for node in self.nodes], self.options.driver
         waiting = readiness.until_ready(self.places.kubeconfig, names, driver=driver, within=_READY_WITHIN)
         try:
             self.supervisor.wait(waiting)
@@ -156,6 +156,6 @@ class Host:
         entries = tuple(
             NodeEntry(node.name, node.rack, node.address, node.hardware.partition) for node in self.nodes
         )
-        name, server = self.wish.cluster.name, self.control_plane.url
-        description = Description(name, self.number, server, entries, self.wish.driver)
+        name, server = self.options.cluster.name, self.control_plane.url
+        description = Description(name, self.number, server, entries, self.options.driver)
         write_atomically(self.places.description, msgspec.json.encode(description))

@@ -18,7 +18,7 @@ from imex_dra.sandbox.cluster.hold import Hold
 from imex_dra.sandbox.cluster.host import Host
 from imex_dra.sandbox.cluster.janitor import Janitor
 from imex_dra.sandbox.cluster.places import Places, claim_directory
-from imex_dra.sandbox.cluster.settings import Wish
+from imex_dra.sandbox.cluster.settings import Options
 from imex_dra.sandbox.cluster.steps import Steps
 from imex_dra.sandbox.cluster.supervisor import LOOK
 from imex_dra.sandbox.control import Request
@@ -28,12 +28,12 @@ from imex_dra.sandbox.faults.gateway import LineGateway
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def run(wish: Wish) -> None:
+def run(options: Options) -> None:
     """Until somebody stops it; raises if the cluster could not start, or could not go on."""
-    places, steps = Places(wish.cluster.name), Steps()
-    hold = Hold(wish.cluster.name)
+    places, steps = Places(options.cluster.name), Steps()
+    hold = Hold(options.cluster.name)
     try:
-        host = Host(wish, places, hold.number, LineGateway())
+        host = Host(options, places, hold.number, LineGateway())
         places.check(max((node.name for node in host.nodes), key=len))
         _furnish(places)
     except BaseException:

@@ -1,11 +1,11 @@
-"""What the two processes that play all nodes are told: who the kubelets are, and where the crew works."""
+"""What `imex up` was asked for, and what it tells the two processes that play all nodes: kubelets and crew."""
 
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from imex_dra.sandbox import racks
-from imex_dra.sandbox.cluster import posts
+from imex_dra.sandbox.cluster.crewsettings import CrewNode, CrewSettings
 from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.kubelet import settings as kubelets
 from imex_dra.sandbox.kubelet.nodeobject import NodeFacts
@@ -14,7 +14,7 @@ from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
 from imex_dra.sandbox.racks import SimulatedNode
 
 
-class Wish(Struct, frozen=True):
+class Options(Struct, frozen=True):
     """What `imex up` was asked for."""
 
     cluster: racks.Cluster
@@ -27,7 +27,7 @@ class Wish(Struct, frozen=True):
 
 
 def for_kubelets(
-    wish: Wish,
+    options: Options,
     places: Places,
     nodes: Sequence[SimulatedNode],
     control_plane: ControlPlane,
@@ -49,17 +49,15 @@ def for_kubelets(
         authority=control_plane.authority.certificate,
         nodes=members,
         serving=kubelets.Serving(own.certificate, own.key),
-        containers="hollow" if wish.hollow else "processes",
-        rules=wish.rules,
+        containers="hollow" if options.hollow else "processes",
+        rules=options.rules,
         control=places.kubelets,
     )
 
 
-def for_crew(wish: Wish, places: Places, nodes: Sequence[SimulatedNode]) -> posts.Settings:
-    manned = [
-        posts.Post(node.name, node.address, places.node(node.name), places.account(node.name)) for node in nodes
-    ]
-    return posts.Settings(manned, places.fabric, places.logs, places.crew, wish.apart)
+def for_crew(options: Options, places: Places, nodes: Sequence[SimulatedNode]) -> CrewSettings:
+    crew = [CrewNode(node.name, node.address, places.node(node.name), places.account(node.name)) for node in nodes]
+    return CrewSettings(crew, places.fabric, places.logs, places.crew, options.apart)
 
 
 def user(node: SimulatedNode) -> str:

@@ -66,7 +66,7 @@ class Demo:
             finally:
                 await self._leave_nothing()
 
-    def bow(self, stream: TextIO) -> None:
+    def print_report(self, stream: TextIO) -> None:
         """The table of what was checked, and above it, where they were drawn, the racks at their brightest."""
         report = self.report
         if can_draw(stream):

@@ -6,8 +6,8 @@ import time
 
 from imex_dra.base.errors import Unavailable
 from imex_dra.sandbox.mpi import keys
-from imex_dra.sandbox.mpi.crew import Crew
 from imex_dra.sandbox.mpi.layout import Host
+from imex_dra.sandbox.mpi.ranks import Ranks
 from imex_dra.sandbox.mpi.wire import Wire
 
 ATTEMPT_SECONDS = 1.0
@@ -57,6 +57,6 @@ def local() -> Wire:
         os.setpgid(0, 0)
         os.closerange(3, theirs.fileno())
         os.closerange(theirs.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
-        Crew(Wire(theirs)).run()
+        Ranks(Wire(theirs)).run()
     finally:
         os._exit(0)

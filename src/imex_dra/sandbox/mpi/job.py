@@ -44,22 +44,22 @@ class Verdict:
 
 
 class Job:
-    """`crews` says which connection leads to which ranks."""
+    """`placed` says which connection leads to which ranks."""
 
-    def __init__(self, crews: Mapping[Wire, Sequence[Placement]], *, tag_output: bool) -> None:
+    def __init__(self, placed: Mapping[Wire, Sequence[Placement]], *, tag_output: bool) -> None:
         self.verdict = Verdict()
-        self._crews = {wire: {placement.rank: placement for placement in ranks} for wire, ranks in crews.items()}
+        self._placed = {wire: {placement.rank: placement for placement in ranks} for wire, ranks in placed.items()}
         self._tag_output = tag_output
         self._ending = False
         self._selector = selectors.DefaultSelector()
         self._signals = _signals()
         self._selector.register(self._signals, selectors.EVENT_READ, None)
-        for wire in self._crews:
+        for wire in self._placed:
             self._selector.register(wire, selectors.EVENT_READ, wire)
 
     def run(self) -> Verdict:
         """Until every rank has ended, or the second request to end."""
-        while any(self._crews.values()):
+        while any(self._placed.values()):
             for key, _ in self._selector.select():
                 if key.data is None:
                     if self._signalled(self._signals.recv(64)):
@@ -83,14 +83,14 @@ class Job:
     def _take(self, wire: Wire, message: Message) -> None:
         rank = message["rank"]
         if "ended" in message:
-            self.verdict.rank_ended(self._crews[wire].pop(rank), message["ended"])
+            self.verdict.rank_ended(self._placed[wire].pop(rank), message["ended"])
         else:
             self._print(rank, message["stream"], message["text"])
 
     def _lost(self, wire: Wire) -> None:
         """A host that has no ranks left closes its connection too."""
         self._selector.unregister(wire)
-        if ranks := self._crews.pop(wire):
+        if ranks := self._placed.pop(wire):
             self.verdict.host_lost(list(ranks.values()))
 
     def _signalled(self, numbers: bytes) -> bool:
@@ -109,7 +109,7 @@ class Job:
         self._send({"signal": signal.SIGTERM, "last": True})
 
     def _send(self, message: Message) -> None:
-        for wire in self._crews:
+        for wire in self._placed:
             try:
                 wire.send(message)
             except OSError:

@@ -44,10 +44,10 @@ def run(arguments: Arguments) -> int:
         _say(f"-x {name}: there is no such variable here, so the ranks do not get one")
     found = _ATTEMPTS.search(settings.get("plm_rsh_args", ""))
     with _meeting_point() as reserved:
-        crews = _reach(placements, int(found[1]) if found else ATTEMPTS)
-        job = Job(crews, tag_output=arguments.tag_output)
+        placed = _reach(placements, int(found[1]) if found else ATTEMPTS)
+        job = Job(placed, tag_output=arguments.tag_output)
         shared = environment.shared(arguments, os.environ, placements, reserved.getsockname()[1])
-        for wire, ranks in crews.items():
+        for wire, ranks in placed.items():
             wire.send(_order(arguments, shared, ranks))
         verdict = job.run()
     if verdict.why:

@@ -13,8 +13,8 @@ from types import FrameType
 
 from imex_dra.base.errors import ImexError, Misconfigured
 from imex_dra.sandbox.mpi import keys
-from imex_dra.sandbox.mpi.crew import Crew
 from imex_dra.sandbox.mpi.keys import Key
+from imex_dra.sandbox.mpi.ranks import Ranks
 from imex_dra.sandbox.mpi.wire import Wire
 
 HANDSHAKE_SECONDS = 30.0
@@ -70,7 +70,7 @@ def _attend(connection: socket.socket, key: Key) -> None:
         wire.patience(HANDSHAKE_SECONDS)
         keys.admit(wire, key)
         wire.patience(None)
-        Crew(wire).run()
+        Ranks(wire).run()
     except (ImexError, OSError) as error:
         _say(str(error))
     finally:

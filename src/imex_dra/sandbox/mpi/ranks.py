@@ -49,7 +49,7 @@ class Rank:
         return code
 
 
-class Crew:
+class Ranks:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._ranks: dict[int, Rank] = {}

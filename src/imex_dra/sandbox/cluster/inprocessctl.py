@@ -14,7 +14,7 @@ from imex_dra.softimex.errors import SoftImexError
 from imex_dra.softimex.noderoot import NodeRoot
 
 
-class InnerCtl(Ctl):
+class InProcessCtl(Ctl):
     """`threads` are its own: whoever asks a daemon that hangs waits, and nobody else must."""
 
     def __init__(self, root: Path, config: Path, threads: Executor) -> None:

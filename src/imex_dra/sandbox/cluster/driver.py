@@ -1,4 +1,4 @@
-"""What the crew does on a node: `imex node` and `imex daemon`, each as a coroutine and as a command.
+"""Our driver on a simulated node: `imex node` and `imex daemon`, each as a coroutine and as a command.
 
 They are the programs that pods run, with the same arguments; only nvidia-imex-ctl is not started for each question
 of a coroutine. A node's program waits for its kubeconfig: the node must exist before it has a token.
@@ -17,9 +17,9 @@ from imex_dra.hardware.simulated import SimulatedHardware
 from imex_dra.imex.files import Files
 from imex_dra.imex.link import DaemonState, messages
 from imex_dra.kube.client import Client
-from imex_dra.node import program as node
-from imex_dra.sandbox.cluster.innerctl import InnerCtl
-from imex_dra.sandbox.cluster.posts import Post
+from imex_dra.node import program as node_program
+from imex_dra.sandbox.cluster.crewsettings import CrewNode
+from imex_dra.sandbox.cluster.inprocessctl import InProcessCtl
 from imex_dra.sandbox.cluster.programs import DIES_WITH_US
 
 _IMEX = (sys.executable, "-m", "imex_dra.cli")
@@ -27,32 +27,32 @@ _REGISTERED = "the kubelet registered the driver"
 _LOOK = 0.1
 
 
-class NodeWork:
+class ImexNode:
     name = "imex-node"
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
+    def __init__(self, node: CrewNode) -> None:
+        self._node = node
 
     @property
     def argv(self) -> Sequence[str]:
-        post = self._post
-        where = (f"--kubelet-dir={post.root / 'k'}", f"--cdi-dir={post.root / 'run/cdi'}")
-        who = (f"--node-name={post.node}", f"--address={post.address}", f"--kubeconfig={post.kubeconfig}")
-        return [*_IMEX, "node", *who, f"--node-root={post.root}", *where]
+        node = self._node
+        where = (f"--kubelet-dir={node.root / 'k'}", f"--cdi-dir={node.root / 'run/cdi'}")
+        who = (f"--node-name={node.name}", f"--address={node.address}", f"--kubeconfig={node.kubeconfig}")
+        return [*_IMEX, "node", *who, f"--node-root={node.root}", *where]
 
     async def run(self) -> None:
-        post = self._post
-        await _until(post.kubeconfig.exists)
-        client = Client.connect(self.name, post.kubeconfig)
+        node = self._node
+        await _until(node.kubeconfig.exists)
+        client = Client.connect(self.name, node.kubeconfig)
         try:
-            await node.run(
+            await node_program.run(
                 client,
-                SimulatedHardware(post.root),
-                node=post.node,
-                address=post.address,
-                kubelet=post.root / "k",
-                cdi=post.root / "run/cdi",
-                agent=post.root / "run/daemon.sock",
+                SimulatedHardware(node.root),
+                node=node.name,
+                address=node.address,
+                kubelet=node.root / "k",
+                cdi=node.root / "run/cdi",
+                agent=node.root / "run/daemon.sock",
             )
         finally:
             await client.close()
@@ -62,16 +62,16 @@ class NodeWork:
         await _until(lambda: log.exists() and _REGISTERED in log.read_text())
 
 
-class DaemonWork:
+class ImexDaemon:
     """`threads` ask the soft IMEX daemons how they are."""
 
     name = "imex-daemon"
 
-    def __init__(self, post: Post, fabric: Path, threads: Executor) -> None:
-        self._root = post.root
+    def __init__(self, node: CrewNode, fabric: Path, threads: Executor) -> None:
+        self._root = node.root
         self._fabric = fabric
         self._threads = threads
-        self._socket = post.root / "run/daemon.sock"
+        self._socket = node.root / "run/daemon.sock"
 
     @property
     def argv(self) -> Sequence[str]:
@@ -81,7 +81,7 @@ class DaemonWork:
     async def run(self) -> None:
         directory = self._root / "etc/nvidia-imex"
         files = Files(directory, self._root / "hosts")
-        ctl = InnerCtl(self._root, files.config, self._threads)
+        ctl = InProcessCtl(self._root, files.config, self._threads)
         agent = Agent(files, directory / "membership.json", command=self._soft("daemon"), ctl=ctl)
         await agent.run(self._socket)
 

@@ -5,17 +5,17 @@ from pathlib import Path
 from msgspec import Struct
 
 
-class Post(Struct, frozen=True):
-    """Where one member of the crew works."""
+class CrewNode(Struct, frozen=True):
+    """What the driver's programs must know of their node."""
 
-    node: str
+    name: str
     address: str
     root: Path
     kubeconfig: Path
 
 
-class Settings(Struct, frozen=True):
-    posts: list[Post]
+class CrewSettings(Struct, frozen=True):
+    nodes: list[CrewNode]
     fabric: Path
     logs: Path
     control: Path
