@@ -290,13 +290,11 @@ class Team:
         return found[0]
 
     def waited(self, node: str, claim: str) -> float:
-        """Seconds between the question and the answer, as the node's program logged them; 0 if it did not even
-        begin, because the claim itself is wrong.
-        """
+        """Seconds between the question and the answer, as the node's program logged them."""
         name = f"{self.name}/{claim}"
         self.site.until(lambda: bool(self.site.said(node, "claim failed", name)))
-        begun = self.site.said(node, "preparing", name)
-        return (self.site.said(node, "claim failed", name)[0] - begun[0]).total_seconds() if begun else 0.0
+        begun, ended = (self.site.said(node, event, name)[0] for event in ("preparing", "claim failed"))
+        return (ended - begun).total_seconds()
 
     def exists(self, kind: str, name: str) -> bool:
         return bool(self.kubectl("get", kind, name, "--ignore-not-found"))

@@ -58,11 +58,11 @@ class Preparation:
         if held is not None and held.boot_id == await self._boot_id(call):
             await asyncio.to_thread(self._ledger.mend, held)
             return _devices(held)
+        log.info("preparing", claim=str(claim))
         async with self._looking_ahead(call, checkpoint) as live:
             wish = await self._read(call)
-            log.info("preparing", claim=str(claim), domain=wish.domain_uid)
             prepared = await self._enter(wish, checkpoint, call, live)
-        log.info("prepared", claim=str(claim), channel=prepared.channel)
+        log.info("prepared", claim=str(claim), channel=prepared.channel, domain=prepared.domain_uid)
         return _devices(prepared)
 
     async def unprepare(self, claim: ClaimId) -> None:
