@@ -277,13 +277,14 @@ class Team:
         listing = self.inside(pod, "ls /dev/nvidia-caps-imex-channels 2>/dev/null; true", container)
         return listing.split()
 
-    def failure(self, pod: str, within: float = 120) -> str:
-        """The kubelet's event on why it could not prepare."""
+    def failure(self, pod: str, within: float = 180) -> str:
+        """The kubelet's event on why it could not prepare, other than that it has just begun and knows no driver."""
         found: list[str] = []
 
         def told() -> bool:
             events = self.get("events", f"--field-selector=involvedObject.name={pod}")["items"]
-            found.extend(e["message"] for e in events if e["reason"] == "FailedPrepareDynamicResources")
+            messages = [e["message"] for e in events if e["reason"] == "FailedPrepareDynamicResources"]
+            found.extend(message for message in messages if "is not registered" not in message)
             return bool(found)
 
         self.site.until(told, within)
