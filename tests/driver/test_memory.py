@@ -9,7 +9,7 @@ import pytest
 
 from imex_dra.sandbox.kubernetes import pythonimage
 from imex_dra.sandbox.kubernetes.binaries import find
-from tests.driver.site import Site, Team
+from tests.driver.site import RACK_A, Site, Team
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 
@@ -79,6 +79,7 @@ def test_memory_is_shared_inside_a_domain_and_with_nobody_else(site: Site, team:
     for name, (node, domain) in pods.items():
         team.pod(name, node, template=domain, image=pythonimage.IMEX, extra=["bystander"])
     team.until_running(*pods)
+    site.until(lambda: site.is_whole(RACK_A))
     with exported(site, team, "exporter") as handle:
         assert attempt(team, "importer", handle) == "written on one node"
         assert attempt(team, "importer", handle) == "read and rewritten."
