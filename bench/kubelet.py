@@ -64,9 +64,9 @@ def writes(progress: Progress) -> Iterator[Line]:
     """
     with _site() as site:
         team = site.namespace()
-        before = len(_lines(site))
+        before = len(site.requests())
         _live_and_die(site, team)
-        entries = [json.loads(text) for text in _lines(site)[before:]]
+        entries = site.requests()[before:]
     counted = {name: sum(_is_write(entry, name) for entry in entries) for name in ("imex-controller", "imex-node")}
     yardstick = sum(
         entry["verb"] in _WRITES and "kube-scheduler" in entry["user"]["username"] for entry in entries
@@ -189,15 +189,11 @@ def _live_and_die(site: Site, team: Team) -> None:
     pods = {f"p{number}": "a0" if number % 2 else "a1" for number in range(BURST)}
     site.kubectl.apply(*(team.manifest(name, node, template="train") for name, node in pods.items()))
     team.until_running(*pods)
-    site.until(lambda: team.get("computedomain", "train")["status"]["summary"]["nodes"] == "2/2")
+    site.until(lambda: team.ready_nodes("train") == "2/2")
     team.kubectl("delete", "computedomain", "train", "--wait=false")
     site.until(lambda: team.condition("train", "Deleting") != {})
     team.delete("pods", "--all")
     site.until(lambda: not team.exists("computedomain", "train"))
-
-
-def _lines(site: Site) -> list[str]:
-    return site.control_plane.audit_log.read_text().splitlines()
 
 
 def _is_write(entry: dict[str, Any], account: str) -> bool:

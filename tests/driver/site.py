@@ -37,6 +37,8 @@ class Site:
         self.root = root
         self.control_plane = control_plane
         self.kubectl = control_plane.kubectl
+        self.refusals: list[tuple[str, datetime, datetime]] = []
+        """What a test let the API server refuse our programs, from when until when."""
         account = control_plane.service_account("imex-dra", "imex-controller")
         self.controller = driver.controller(account, root / "controller.log")
         self.drivers = {
@@ -160,6 +162,11 @@ class Site:
         entries = [json.loads(line) for line in lines if event in line and claim in line and line.endswith("}")]
         times = [e["timestamp"] for e in entries if (e["event"], e.get("claim")) == (event, claim)]
         return [datetime.fromisoformat(time) for time in times]
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Of the whole run so far, as the API server's audit log has them; the last line may be on its way."""
+        text = self.control_plane.audit_log.read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def offering(self) -> set[str]:
         """Nodes with seats."""

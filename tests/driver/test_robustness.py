@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -144,7 +145,8 @@ def status_writes_refused(site: Site) -> Iterator[None]:
     """The one way to stop the controller exactly there: it may assign, but not say so."""
     role = site.kubectl.get("clusterrole", "imex-controller")
     kept = {"apiVersion": role["apiVersion"], "kind": role["kind"], "metadata": {"name": "imex-controller"}}
-    fewer = [rule for rule in role["rules"] if rule["resources"] != ["computedomains/status"]]
+    start, refused = datetime.now(UTC), "computedomains/status"
+    fewer = [rule for rule in role["rules"] if rule["resources"] != [refused]]
     site.kubectl.apply({**kept, "rules": fewer})
     try:
         site.until(lambda: not may_write_status(site))
@@ -152,6 +154,7 @@ def status_writes_refused(site: Site) -> Iterator[None]:
     finally:
         site.kubectl.apply({**kept, "rules": role["rules"]})
         site.until(lambda: may_write_status(site))
+        site.refusals.append((refused, start, datetime.now(UTC)))
 
 
 def may_write_status(site: Site) -> bool:
