@@ -22,17 +22,15 @@ def test_no_such_domain(team: Team) -> None:
     assert team.waited("a0", "orphan") < AT_ONCE
 
 
-def test_a_domain_of_another_namespace(site: Site, team: Team) -> None:
-    owner = site.namespace()
-    uid = owner.domain("private")
-    owner.pod("insider", "a0", template="private")
-    owner.until_running("insider")
+def test_a_domain_of_another_namespace(team: Team, neighbour: Team) -> None:
+    uid = neighbour.domain("private")
+    neighbour.pod("insider", "a0", template="private")
+    neighbour.until_running("insider")
     team.claim("thief", {**CONFIG, "domainID": uid})
     team.pod("p", "a0", claim="thief")
     message = team.failure("p")
     assert f"claim {team.name}/thief asks for ComputeDomain {uid}, which is in another namespace" in message
     assert team.waited("a0", "thief") < AT_ONCE
-    owner.delete("pods,resourceclaims,computedomains", "--all")
 
 
 def test_an_unknown_field_in_the_configuration(team: Team) -> None:
