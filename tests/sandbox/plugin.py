@@ -39,12 +39,13 @@ class Plugin:
         self._node = node
         self._prepared = field(1, field(2, node.name) + field(3, "seat") + field(4, "imex-dra.io/test=seven"))
         self._socket = node.root / "k" / "plugins" / DRIVER / "dra.sock"
+        self._spec = node.root / "run" / "cdi" / "test.json"
         self._registration = node.root / "k" / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._server = grpc.server(ThreadPoolExecutor(4))
         self._registered = threading.Event()
 
     def __enter__(self) -> Self:
-        (self._node.root / "run" / "cdi" / "test.json").write_text(json.dumps(_SPEC))
+        self._spec.write_text(json.dumps(_SPEC))
         self._serve("pluginregistration.Registration", GetInfo=self._info, NotifyRegistrationStatus=self._notified)
         self._serve(
             "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
@@ -55,13 +56,19 @@ class Plugin:
         for path in (self._socket, self._registration):
             self._server.add_insecure_port(f"unix:{path}")
         self._server.start()
-        assert self._registered.wait(60)
+        if not self._registered.wait(60):
+            self._stop()
+            raise AssertionError(f"the kubelet of {self._node.name} did not register {DRIVER} within 60 s")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         self._server.stop(grace=None).wait()
+        self._spec.unlink()
 
     def objects(self, template: str, namespace: str = "default") -> list[dict[str, Any]]:
         """What a pod needs to claim from it, by a ResourceClaimTemplate of this name."""
