@@ -23,10 +23,11 @@ def main(names: tuple[str, ...]) -> None:
         chosen = choose(known, names)
     except Misconfigured as error:
         raise click.UsageError(str(error)) from error
-    load, _, _ = os.getloadavg()
+    measured, (load, _, _) = report.moment(), os.getloadavg()
     figures = {name: lines for name, benchmark in chosen.items() if (lines := _run(name, benchmark))}
     if figures:
-        report.record(this_machine(), load, figures, known)
+        runs = {name: report.Run(measured, load, lines) for name, lines in figures.items()}
+        report.record(this_machine(), runs, known)
         click.echo(report.table(figures))
     _name_the_red(figures)
     sys.exit(figures.keys() != chosen.keys())

@@ -1,7 +1,7 @@
 """What is kept of a run and how it is shown: `bench/results.json`, a table at the prompt, `docs/benchmarks.md`.
 
 A run of some benchmarks leaves the figures of the others alone, as long as they are from the same machine; all
-figures that stand together were measured on one.
+figures that stand together were measured on one, but not at the same time: each says when.
 """
 
 from datetime import UTC, datetime
@@ -21,30 +21,42 @@ DOCUMENT = ROOT / "docs" / "benchmarks.md"
 _HEADINGS = ("what", "value", "yardstick", "unit", "yardstick is", "budget", "verdict")
 
 
-class Results(Struct):
+class Run(Struct, frozen=True):
+    """The last one of a benchmark."""
+
     measured: str
+    """When, in UTC."""
     load: float
-    """Load average as the last run began: others' work makes the slowest hundredth slower."""
+    """Load average as it began: others' work makes the slowest hundredth slower."""
+    lines: list[Line]
+
+
+class Results(Struct, frozen=True):
     machine: Machine
-    benchmarks: dict[str, list[Line]]
+    benchmarks: dict[str, Run]
 
 
-def record(machine: Machine, load: float, figures: dict[str, list[Line]], known: dict[str, Benchmark]) -> Results:
-    """The new figures, and of the old ones those that still stand."""
-    kept = {name: lines for name, lines in _previous(machine).items() if name in known}
-    merged = kept | figures
-    today = datetime.now(UTC).date().isoformat()
-    results = Results(today, load, machine, {name: merged[name] for name in known if name in merged})
+def record(machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]) -> None:
+    results = merge(_previous(), machine, runs, known)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     DOCUMENT.write_text(document(results, known))
-    return results
 
 
-def _previous(machine: Machine) -> dict[str, list[Line]]:
-    if not RESULTS.exists():
-        return {}
-    results = msgspec.json.decode(RESULTS.read_bytes(), type=Results)
-    return results.benchmarks if results.machine == machine else {}
+def merge(
+    previous: Results | None, machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]
+) -> Results:
+    """The new figures, and of the old ones those that still stand."""
+    kept = previous.benchmarks if previous and previous.machine == machine else {}
+    merged = kept | runs
+    return Results(machine, {name: merged[name] for name in known if name in merged})
+
+
+def _previous() -> Results | None:
+    return msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
+
+
+def moment() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
 def table(figures: dict[str, list[Line]]) -> str:
@@ -58,7 +70,8 @@ def document(results: Results, known: dict[str, Benchmark]) -> str:
         "# Benchmarks",
         "Written by `make bench`; edit `bench/`, not this file. Value and yardstick are measured in the same run."
         " A budget is the most that a value may be.",
-        f"Last run {results.measured} on {results.machine}; load average as it began: {results.load:.1f}.",
+        f"All on {results.machine}, but not all in one run: each row has the time (UTC) of its own, and the load"
+        " average as it began.",
         _markdown(results.benchmarks),
         "## How each is measured",
         *(_method(name, known[name]) for name in results.benchmarks),
@@ -70,9 +83,14 @@ def _method(name: str, benchmark: Benchmark) -> str:
     return f"**{name}.** {' '.join((benchmark.__doc__ or '').split())}"
 
 
-def _markdown(figures: dict[str, list[Line]]) -> str:
-    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(line) for lines in figures.values() for line in lines)]
+def _markdown(benchmarks: dict[str, Run]) -> str:
+    headings = (*_HEADINGS, "measured", "load")
+    rows = [headings, ("---",) * len(headings), *(row for run in benchmarks.values() for row in _rows(run))]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _rows(run: Run) -> list[tuple[str, ...]]:
+    return [(*_cells(line), run.measured, f"{run.load:.1f}") for line in run.lines]
 
 
 def _cells(line: Line) -> tuple[str, ...]:

@@ -285,7 +285,7 @@ class Team:
         return listing.split()
 
     def failure(self, pod: str, within: float = 180) -> str:
-        """The kubelet's event on why it could not prepare, other than that it has just begun and knows no driver."""
+        """The kubelet's event on why it could not prepare, other than that it has not met the driver yet."""
         found: list[str] = []
 
         def told() -> bool:
