@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from bench.line import Line, line
@@ -40,20 +40,27 @@ def start_time(progress: Progress) -> Iterator[Line]:
 
     A plain pod; one that claims from a driver that answers at once and does nothing; one that claims from a
     ComputeDomain that has its channel; and a first one of a ComputeDomain, whose channel is assigned meanwhile.
-    In random turns, each after the last one is gone from its node and a second has passed. The value is the
-    difference of medians.
+    In random turns, each after the last one is gone from its node and a second has passed, so that the node holds
+    no other channel. The value is the difference of medians.
     """
     with _site() as site:
         times = asyncio.run(_alternate(site, progress))
-    floor = median(times.pop("plain"))
+    plain = times.pop("plain")
     for name, taken in times.items():
         yield line(
             f"{name}, over a plain pod",
-            median(taken) - floor,
+            median(taken) - median(plain),
             "s",
-            yardstick=floor,
+            yardstick=median(plain),
             yardstick_is="a plain pod, whole",
             at_most=None if name == IDLE else 0.05,
+        )
+        yield line(
+            f"{name}, third quartile less the first",
+            _spread(taken),
+            "s",
+            yardstick=_spread(plain),
+            yardstick_is="the same of plain pods",
         )
 
 
@@ -147,6 +154,12 @@ async def _alternate(site: Site, progress: Progress) -> dict[str, list[float]]:
                 for kind in random.sample(list(kinds), len(kinds)):
                     times[kind].append(await _time(client, team, kinds[kind]))
     return {kind: times[kind] for kind in ("plain", IDLE, KNOWN, NEW)}
+
+
+def _spread(times: list[float]) -> float:
+    """Of the middle half."""
+    first, _, third = quantiles(times, n=4)
+    return third - first
 
 
 async def _time(client: Client, team: Team, template: str) -> float:

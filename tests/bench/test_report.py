@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from bench import report
-from bench.catalogue import catalogue
+from bench.catalogue import Benchmark, catalogue
 from bench.line import Line, line
 from bench.machine import Machine
 from bench.report import Results, Run
@@ -20,7 +20,7 @@ def slow(progress: Progress) -> Iterator[Line]:
     yield line("slow", 2, "s", yardstick=1, yardstick_is="fast")
 
 
-KNOWN = {"theme.old": slow, "theme.new": slow}
+KNOWN: dict[str, Benchmark] = {"theme.old": slow, "theme.new": slow}
 
 
 def run(measured: str, load: float, name: str) -> Run:
