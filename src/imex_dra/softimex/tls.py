@@ -19,7 +19,7 @@ RECORD = 16 * 1024
 class Secured:
     """One side of an encrypted connection."""
 
-    def __init__(self, context: ssl.SSLContext, server_name: str | None) -> None:
+    def __init__(self, context: ssl.SSLContext, server_name: str | bytes | None) -> None:
         self._context = context
         self._server_name = server_name
 
@@ -61,7 +61,7 @@ class Tls:
         self._server, self._client = _contexts(config)
 
     def to_peer(self, name: str) -> Secured:
-        return Secured(self._client, self._config.imex_security_target_override or name)
+        return Secured(self._client, _server_name(self._config.imex_security_target_override or name))
 
     def from_peer(self) -> Secured:
         return Secured(self._server, None)
@@ -72,6 +72,11 @@ class Tls:
             self._server, self._client = _contexts(self._config)
         except StartError as error:
             self._journal.error(f"keys not reloaded, the old ones stay in use: {error}")
+
+
+def _server_name(name: str) -> str | bytes:
+    """As bytes where it can be: for text Python loads the tables of international names, 0.2 MB."""
+    return name.encode() if name.isascii() else name
 
 
 def _contexts(config: Config) -> tuple[ssl.SSLContext, ssl.SSLContext]:
