@@ -51,21 +51,21 @@ class House:
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="imex-fuzz-"))
         self.root = NodeRoot(self.directory)
-        self.root.run.mkdir()
-        self.root.channels.mkdir(parents=True)
-        (self.root.channels / "channel5").touch()
+        self.channel = Path(self.root.channels, "channel5")
+        self.channel.parent.mkdir(parents=True)
+        self.channel.touch()
         self.fabric = self.directory / "fabric"
         self.loop = Loop()
         self.loop.on_fault = _complain
         self.exchange = Exchange(
             OURS,
             lambda: HARDWARE,
-            Fabric(self.fabric, "ab" * 8, OURS.instance),
-            Persistence(self.root.run / "persist.dat", "map"),
+            Fabric(str(self.fabric), "ab" * 8, OURS.instance),
+            Persistence(self.root.file("persist.dat"), "map"),
         )
         self.exchange.ready = True
         journal = Journal(0)
-        config, _ = configuration.parse("", self.directory)
+        config, _ = configuration.parse("", self.root.path)
         entries = (ADDRESS, ADDRESS)
         self.mesh = Mesh(self.loop, self.root, journal, self.exchange, OURS, config, entries, ADDRESS)
         self.exchange.peer = self.mesh.peer
@@ -160,7 +160,7 @@ class ClientDoor(Door):
         ClientService(house.loop, house.root, house.exchange, 0).clients.admit(sock, "")
 
     def greet(self, house: House, visitor: socket.socket) -> None:
-        channel = os.open(house.root.channels / "channel5", os.O_RDWR)
+        channel = os.open(house.channel, os.O_RDWR)
         descriptors.send(visitor, encode({"call": "open"}), channel)
         os.close(channel)
 

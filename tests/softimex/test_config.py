@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +5,7 @@ from hypothesis import strategies as st
 from imex_dra.softimex import config
 from imex_dra.softimex.errors import StartError
 
-ROOT = Path("/node")
+ROOT = "/node"
 
 
 def parse(text: str) -> config.Config:
@@ -92,4 +90,4 @@ def test_any_text_is_a_configuration_or_a_start_error(lines: list[tuple[str, str
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(StartError, match="/does/not/exist"):
-        config.read(Path("/does/not/exist"), ROOT)
+        config.read("/does/not/exist", ROOT)

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -19,6 +20,14 @@ from tests.softimex.rack import CTL, DIES_WITH_US, Node, Rack, eventually
 pytestmark = pytest.mark.timeout(300)
 
 MakeRack = Callable[[int], Rack]
+
+HEAVY = {"argparse", "asyncio", "logging", "pathlib", "subprocess", "urllib.parse"}
+LOADED = """
+import sys
+before = set(sys.modules)
+import imex_dra.softimex.daemon, imex_dra.softimex.tls
+print(*set(sys.modules) - before)
+"""
 
 
 @pytest.fixture
@@ -54,6 +63,12 @@ class TestStart:
     def test_what_is_no_option_stops_the_start(self, words: str) -> None:
         with pytest.raises(StartError, match=r"--help|from 1 to 65535"):
             parse(words.split())
+
+    def test_modules_that_a_lean_daemon_can_do_without_are_not_loaded(self) -> None:
+        command = [sys.executable, "-c", LOADED]
+        loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        assert "imex_dra.softimex.broker" in loaded
+        assert not HEAVY & set(loaded)
 
     def test_help_is_printed(self, node: Node) -> None:
         assert node.run("--help").stdout.startswith("usage: soft-nvidia-imex ")

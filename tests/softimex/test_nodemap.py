@@ -58,4 +58,4 @@ def test_a_missing_or_empty_nodes_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "empty"):
         (tmp_path / "empty").write_text("\n")
         with pytest.raises(StartError, match=f"Failed to read node configuration file {path}"):
-            nodemap.read_nodes(path)
+            nodemap.read_nodes(str(path))

@@ -55,14 +55,14 @@ def test_the_root_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_importers_are_remembered_under_their_map_only(tmp_path: Path) -> None:
     path = tmp_path / "persist.dat"
-    persistence.Persistence(path, "map").save({3, 1})
-    assert persistence.Persistence(path, "map").load() == {1, 3}
-    assert persistence.Persistence(path, "other").load() == frozenset()
+    persistence.Persistence(str(path), "map").save({3, 1})
+    assert persistence.Persistence(str(path), "map").load() == {1, 3}
+    assert persistence.Persistence(str(path), "other").load() == frozenset()
 
 
 def test_nothing_is_remembered_once_nobody_imports(tmp_path: Path) -> None:
     path = tmp_path / "persist.dat"
-    saved = persistence.Persistence(path, "map")
+    saved = persistence.Persistence(str(path), "map")
     saved.save({1})
     saved.save(())
     assert not path.exists()

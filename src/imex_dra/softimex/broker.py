@@ -9,7 +9,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from imex_dra.softimex import nodemap, session
 from imex_dra.softimex.clients import ClientService
@@ -36,7 +35,7 @@ class Broker:
     def __init__(self, root: NodeRoot, config: Config, hardware: Hardware, journal: Journal) -> None:
         self._root, self._config, self._journal = root, config, journal
         self._session = session.hold(root.run, os.getpid())
-        entries = nodemap.read_nodes(Path(config.imex_node_config_file))
+        entries = nodemap.read_nodes(config.imex_node_config_file)
         self._seat = session.take_seat(root, config, entries)
         self._identity = Identity(
             self._seat.slot, os.urandom(8).hex(), hardware.driver_version, nodemap.key(entries)
@@ -44,7 +43,7 @@ class Broker:
         self._loop = Loop()
         self._loop.on_fault = journal.error
         self._encryption = _encryption(config, journal)
-        self._persistence = Persistence(root.run / "persist.dat", self._identity.map_key)
+        self._persistence = Persistence(root.file("run/persist.dat"), self._identity.map_key)
         self._exchange = Exchange(
             self._identity, _current(root, hardware), _fabric(root, self._identity.instance), self._persistence
         )
@@ -118,7 +117,7 @@ class Broker:
         addresses = [bind] if bind else self._root.addresses()
         listening = [listen_tcp(address, config.imex_cmd_port) for address in addresses]
         if config.imex_cmd_unix_domain_path:
-            listening.append(listen_unix(Path(config.imex_cmd_unix_domain_path)))
+            listening.append(listen_unix(config.imex_cmd_unix_domain_path))
         self._command.start(listening)
 
     def _await_importers(self) -> None:
@@ -163,7 +162,7 @@ def _fabric(root: NodeRoot, instance: str) -> Fabric | None:
     if not directory:
         return None
     try:
-        return Fabric(Path(directory), node_id(root.run), instance)
+        return Fabric(directory, node_id(root.run), instance)
     except OSError as error:
         raise StartError(f"can't use {VARIABLE}={directory}: {error.strerror}") from error
 

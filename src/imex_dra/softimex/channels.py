@@ -7,14 +7,13 @@ a mere path, or only for reading, shows that its owner can see the file, not tha
 import fcntl
 import os
 import re
-from pathlib import Path
 
 from imex_dra.softimex.errors import CudaError
 
 _NAME = re.compile(r"channel(0|[1-9][0-9]{0,6})")
 
 
-def prove(descriptor: int | None, directory: Path) -> int:
+def prove(descriptor: int | None, directory: str) -> int:
     """The number of the channel, or CUDA's refusal."""
     if descriptor is None:
         raise _refusal("this process passed no channel: does its container list the claim?")
@@ -27,7 +26,7 @@ def prove(descriptor: int | None, directory: Path) -> int:
     return number
 
 
-def find(passed: os.stat_result, directory: Path) -> int | None:
+def find(passed: os.stat_result, directory: str) -> int | None:
     try:
         with os.scandir(directory) as entries:
             candidates = [entry for entry in entries if entry.inode() == passed.st_ino]

@@ -13,6 +13,7 @@ One request, one reply; an error is {"error": {"code", "name", "why"}}. Between 
 holds ends with the connection.
 """
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -138,6 +139,6 @@ class ClientService:
         self.clients = Listener(loop, lambda sock, source: Client(self, sock), MOST_CLIENTS)
 
     def start(self) -> None:
-        self.root.client_socket.parent.mkdir(mode=0o755, exist_ok=True)
+        os.makedirs(os.path.dirname(self.root.client_socket), mode=0o755, exist_ok=True)
         self.clients.listen(listen_unix(self.root.client_socket))
         self.loop.every(TICK_SECONDS, self.clients.tick)

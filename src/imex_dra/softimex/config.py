@@ -5,9 +5,9 @@ have stops the start and is named. Paths that nobody set lie under the node root
 node does; a path that somebody set is taken as it is.
 """
 
+import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from imex_dra.softimex.errors import StartError
@@ -131,7 +131,7 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-def parse(text: str, root: Path) -> tuple[Config, list[str]]:
+def parse(text: str, root: str) -> tuple[Config, list[str]]:
     """The configuration, and warnings about what was not understood."""
     given, warnings = _assignments(text)
     values = {key: given.get(key, _default(key, root)) for key in RULES}
@@ -144,9 +144,10 @@ def parse(text: str, root: Path) -> tuple[Config, list[str]]:
     return config, warnings
 
 
-def read(path: Path, root: Path) -> tuple[Config, list[str]]:
+def read(path: str, root: str) -> tuple[Config, list[str]]:
     try:
-        text = path.read_text(errors="replace")
+        with open(path, errors="replace") as file:
+            text = file.read()
     except OSError as error:
         raise StartError(f"can't read the configuration {path}: {error.strerror}. Name another with -c") from error
     return parse(text, root)
@@ -166,9 +167,9 @@ def _assignments(text: str) -> tuple[dict[str, str], list[str]]:
     return given, warnings
 
 
-def _default(key: str, root: Path) -> str:
+def _default(key: str, root: str) -> str:
     default, rule = RULES[key]
-    return str(root / default) if rule is _path and default else default
+    return os.path.join(root, default) if rule is _path and default else default
 
 
 def _value(key: str, value: str) -> Any:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import NoReturn
 
 from imex_dra.softimex import config as configuration
@@ -28,7 +27,7 @@ REFRESH_SECONDS = 0.5
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
-        for text in _answers(options, NodeRoot(Path(os.environ.get(VARIABLE, "/")))):
+        for text in _answers(options, NodeRoot(os.environ.get(VARIABLE, "/"))):
             print(text, flush=True)
     except SoftImexError as error:
         print(error, file=sys.stderr)
@@ -101,13 +100,12 @@ def _endpoint(options: argparse.Namespace, root: NodeRoot) -> inquiry.Endpoint:
 
 
 def _configuration(options: argparse.Namespace, root: NodeRoot) -> Config:
-    path = Path(options.config) if options.config else root.path / configuration.DEFAULT_PATH
-    return configuration.read(path, root.path)[0]
+    return configuration.read(options.config or root.file(configuration.DEFAULT_PATH), root.path)[0]
 
 
 def _domain(options: argparse.Namespace, root: NodeRoot, seconds: float | None) -> Iterator[str]:
     config = _configuration(options, root)
-    entries = nodemap.read_nodes(Path(config.imex_node_config_file))
+    entries = nodemap.read_nodes(config.imex_node_config_file)
     seat = nodemap.find_seat(entries, root.hosts(), root.addresses(), config.bind_interface_ip)
     own = seat.address if seat else ""
     before = None

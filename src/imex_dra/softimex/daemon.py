@@ -2,8 +2,6 @@
 
 With DAEMONIZE=1 the command returns when the daemon can be reached, or fails with the daemon's own error: what
 a systemd unit of type `forking` expects.
-
-getopt instead of argparse, which would stay in memory for ever: 1 MB of the 20 that a daemon may have.
 """
 
 import getopt
@@ -11,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from imex_dra.softimex import config as configuration
@@ -48,8 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(words)
         root = noderoot.from_environment()
-        path = Path(options.config) if options.config else root.path / configuration.DEFAULT_PATH
-        config, warnings = configuration.read(path, root.path)
+        config, warnings = configuration.read(options.config or root.file(configuration.DEFAULT_PATH), root.path)
         if options.port:
             config = config._replace(server_port=options.port)
         return _run(root, config, warnings, options.no_gpu)

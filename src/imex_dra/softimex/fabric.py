@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import stat
-from pathlib import Path
+from contextlib import suppress
 
 from imex_dra.softimex.errors import CudaError
 
@@ -22,10 +22,10 @@ _UNIT = 64 * 1024
 class Fabric:
     """`node` is random, and stays the same for a node as long as its root does."""
 
-    def __init__(self, directory: Path, node: str, instance: str) -> None:
+    def __init__(self, directory: str, node: str, instance: str) -> None:
         self._directory = directory
         self._node = node
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
         self._sweep()
         self._life = os.open(self._life_of(node, instance), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._life, fcntl.LOCK_EX)
@@ -37,7 +37,7 @@ class Fabric:
         free, _ = self.free_bytes()
         if length > free:
             raise CudaError(CudaError.OUT_OF_MEMORY, f"{length} bytes of memory asked for, {free} are free")
-        descriptor = os.open(self._directory / name, flags, 0o600)
+        descriptor = os.open(self._path(name), flags, 0o600)
         try:
             os.truncate(descriptor, -(-length // _UNIT) * _UNIT)
         except OSError as error:
@@ -51,7 +51,7 @@ class Fabric:
         try:
             if not _NAME.fullmatch(name):
                 raise FileNotFoundError(name)
-            descriptor = os.open(self._directory / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(self._path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             raise _gone() from None
         status = os.fstat(descriptor)
@@ -63,11 +63,11 @@ class Fabric:
     def bury(self, name: str) -> None:
         """The memory is gone; to bury it twice is fine."""
         try:
-            descriptor = os.open(self._directory / name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            descriptor = os.open(self._path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
             return
         try:
-            (self._directory / name).unlink(missing_ok=True)
+            _unlink(self._path(name))
             os.truncate(descriptor, 0)
         finally:
             os.close(descriptor)
@@ -87,19 +87,22 @@ class Fabric:
         self._sweep()
         os.close(self._life)
 
-    def _life_of(self, node: str, instance: str) -> Path:
-        return self._directory / f"{node}.{instance}"
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _life_of(self, node: str, instance: str) -> str:
+        return self._path(f"{node}.{instance}")
 
     def _sweep(self) -> None:
         """Whatever this node left behind belongs to nobody: there is one daemon per node."""
-        for path in self._directory.iterdir():
-            if path.name.startswith(f"{self._node}-"):
-                self.bury(path.name)
-            elif path.name.startswith(f"{self._node}."):
-                path.unlink(missing_ok=True)
+        for name in os.listdir(self._directory):
+            if name.startswith(f"{self._node}-"):
+                self.bury(name)
+            elif name.startswith(f"{self._node}."):
+                _unlink(self._path(name))
 
 
-def _is_locked(path: Path) -> bool:
+def _is_locked(path: str) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -113,6 +116,11 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
+def _unlink(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def _gone() -> CudaError:
     return CudaError(
         CudaError.INVALID_HANDLE,
@@ -120,14 +128,16 @@ def _gone() -> CudaError:
     )
 
 
-def node_id(run: Path) -> str:
+def node_id(run: str) -> str:
     """Random, kept in the node root."""
-    path = run / "fabric-id"
+    path = os.path.join(run, "fabric-id")
     try:
-        known = path.read_text().strip()
+        with open(path) as file:
+            known = file.read().strip()
     except OSError:
         known = ""
     if not re.fullmatch("[0-9a-f]{16}", known):
         known = os.urandom(8).hex()
-        path.write_text(f"{known}\n")
+        with open(path, "w") as file:
+            file.write(f"{known}\n")
     return known

@@ -9,7 +9,6 @@ import os
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from typing import TextIO
 
 CRITICAL, ERROR, WARNING, INFO, VERBOSE = range(1, 6)
@@ -58,7 +57,7 @@ def open_journal(level: int, name: str, append: bool) -> Journal:
     if not name:
         return Journal(level)
     try:
-        return Journal(level, Path(name).open("a" if append else "w"))
+        return Journal(level, open(name, "a" if append else "w"))
     except OSError as error:
         journal = Journal(level)
         journal.warning(f"can't open the log file {name}: {error.strerror}; logging to stderr")

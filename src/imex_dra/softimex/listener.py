@@ -4,10 +4,12 @@ At most `most` connections are kept. When they are all taken, the one that has n
 longest makes room, so that idlers can't shut out those who have something to say.
 """
 
+import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from imex_dra.softimex.errors import StartError
@@ -69,7 +71,8 @@ class Listener(Generic[G]):
         for sock in self._sockets:
             self._loop.forget(sock)
             if sock.family == socket.AF_UNIX and sock.fileno() >= 0:
-                Path(sock.getsockname()).unlink(missing_ok=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(sock.getsockname())
             sock.close()
 
     def _resume(self, sock: socket.socket) -> None:
@@ -100,12 +103,13 @@ def listen_tcp(address: str, port: int) -> socket.socket:
     return _listen(sock, (address, port), f"{address} port {port}")
 
 
-def listen_unix(path: Path) -> socket.socket:
+def listen_unix(path: str) -> socket.socket:
     """World-writable: who may do what is decided message by message."""
-    if path.is_socket():
-        path.unlink()
-    sock = _listen(socket.socket(socket.AF_UNIX), str(path), str(path))
-    path.chmod(0o666)
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    sock = _listen(socket.socket(socket.AF_UNIX), path, path)
+    os.chmod(path, 0o666)
     return sock
 
 

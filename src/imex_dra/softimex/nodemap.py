@@ -8,7 +8,6 @@ the same entries. Pure functions over text.
 import hashlib
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from imex_dra.softimex.errors import StartError
@@ -28,9 +27,10 @@ def parse_nodes(text: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line and not line.startswith("#"))
 
 
-def read_nodes(path: Path) -> tuple[str, ...]:
+def read_nodes(path: str) -> tuple[str, ...]:
     try:
-        entries = parse_nodes(path.read_text(errors="replace"))
+        with open(path, errors="replace") as file:
+            entries = parse_nodes(file.read())
     except OSError as error:
         raise StartError(f"Failed to read node configuration file {path}: {error.strerror}") from error
     if not 0 < len(entries) <= MOST_NODES:

@@ -7,7 +7,6 @@ changed. A file that can't be understood keeps its last good content: half a fil
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from imex_dra.softimex.errors import StartError
@@ -35,14 +34,14 @@ NO_HARDWARE = Hardware("", "", 0, "hardware.json of the node is missing or not r
 class Watched(Generic[T]):
     """A file, parsed; read again only when its stamp changed."""
 
-    def __init__(self, path: Path, parse: Callable[[str], T], absent: T) -> None:
+    def __init__(self, path: str, parse: Callable[[str], T], absent: T) -> None:
         self._path, self._parse, self._absent = path, parse, absent
         self._stamp: tuple[int, int, int] | None = None
         self._value = absent
 
     def read(self) -> T:
         try:
-            status = self._path.stat()
+            status = os.stat(self._path)
         except OSError:
             self._stamp, self._value = None, self._absent
             return self._value
@@ -54,21 +53,25 @@ class Watched(Generic[T]):
 
     def _renew(self) -> None:
         try:
-            self._value = self._parse(self._path.read_text())
+            with open(self._path) as file:
+                self._value = self._parse(file.read())
         except (OSError, ValueError, TypeError, OverflowError, RecursionError):
             return
 
 
 class NodeRoot:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.run = path / "run"
-        self.client_socket = self.run / "client/imex.sock"
-        self.channels = path / "dev/nvidia-caps-imex-channels"
-        self._addresses = Watched[tuple[str, ...]](path / "addresses", _parse_addresses, ())
-        self._hosts = Watched[dict[str, str]](path / "hosts", parse_hosts, {})
-        self._hardware = Watched(path / "hardware.json", parse_hardware, NO_HARDWARE)
-        self._network = Watched[dict[str, float]](path / "network.json", parse_network, {})
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.run = self.file("run")
+        self.client_socket = self.file("run/client/imex.sock")
+        self.channels = self.file("dev/nvidia-caps-imex-channels")
+        self._addresses = Watched[tuple[str, ...]](self.file("addresses"), _parse_addresses, ())
+        self._hosts = Watched[dict[str, str]](self.file("hosts"), parse_hosts, {})
+        self._hardware = Watched(self.file("hardware.json"), parse_hardware, NO_HARDWARE)
+        self._network = Watched[dict[str, float]](self.file("network.json"), parse_network, {})
+
+    def file(self, name: str) -> str:
+        return os.path.join(self.path, name)
 
     def addresses(self) -> tuple[str, ...]:
         return self._addresses.read()
@@ -88,7 +91,7 @@ def from_environment() -> NodeRoot:
     path = os.environ.get(VARIABLE)
     if not path:
         raise StartError(f"{VARIABLE} is not set: it names the directory of the simulated node")
-    return NodeRoot(Path(path))
+    return NodeRoot(path)
 
 
 def _parse_addresses(text: str) -> tuple[str, ...]:

@@ -6,12 +6,13 @@ bound to the node map: under another map it says nothing.
 """
 
 import json
+import os
 from collections.abc import Collection
-from pathlib import Path
+from contextlib import suppress
 
 
 class Persistence:
-    def __init__(self, path: Path, map_key: str) -> None:
+    def __init__(self, path: str, map_key: str) -> None:
         self._path = path
         self._map_key = map_key
         self._saved: frozenset[int] = frozenset()
@@ -19,7 +20,8 @@ class Persistence:
     def load(self) -> frozenset[int]:
         """The nodes that imported from an instance which did not end cleanly."""
         try:
-            text = self._path.read_text()
+            with open(self._path) as file:
+                text = file.read()
         except OSError:
             return frozenset()
         return importers(text, self._map_key)
@@ -32,12 +34,14 @@ class Persistence:
         if not slots:
             self.clear()
             return
-        temporary = self._path.with_suffix(".new")
-        temporary.write_text(json.dumps({"key": self._map_key, "importers": sorted(slots)}))
-        temporary.rename(self._path)
+        temporary = f"{self._path}.new"
+        with open(temporary, "w") as file:
+            json.dump({"key": self._map_key, "importers": sorted(slots)}, file)
+        os.rename(temporary, self._path)
 
     def clear(self) -> None:
-        self._path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)
 
 
 def importers(text: str, map_key: str) -> frozenset[int]:

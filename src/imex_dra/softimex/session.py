@@ -1,9 +1,9 @@
 """What a daemon must hold before it may be one: the node's only IMEX session, and a seat in the node map."""
 
 import fcntl
+import os
 import resource
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TextIO
 
 from imex_dra.softimex import nodemap
@@ -13,15 +13,14 @@ from imex_dra.softimex.nodemap import Seat
 from imex_dra.softimex.noderoot import NO_GPU, NO_HARDWARE, Hardware, NodeRoot
 
 
-def hold(run: Path, pid: int) -> TextIO:
+def hold(run: str, pid: int) -> TextIO:
     """The driver grants one session per operating system; the kernel frees it when its holder dies."""
+    path = os.path.join(run, "imex.lock")
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        lock = (run / "imex.lock").open("a+")
+        os.makedirs(run, exist_ok=True)
+        lock = open(path, "a+")  # noqa: SIM115, it stays open as long as the daemon lives
     except OSError as error:
-        raise StartError(
-            f"can't make {run / 'imex.lock'}: {error.strerror}. Is the node root writable?"
-        ) from error
+        raise StartError(f"can't make {path}: {error.strerror}. Is the node root writable?") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -42,7 +41,7 @@ def find_hardware(root: NodeRoot, no_gpu: bool) -> Hardware:
     hardware = NO_GPU if no_gpu else root.hardware()
     if hardware is NO_HARDWARE:
         raise StartError(
-            f"no GPU driver: {root.path / 'hardware.json'} is missing or no JSON. Write it, or start with --nogpu"
+            f"no GPU driver: {root.file('hardware.json')} is missing or no JSON. Write it, or start with --nogpu"
         )
     return hardware
 
@@ -50,7 +49,7 @@ def find_hardware(root: NodeRoot, no_gpu: bool) -> Hardware:
 def take_seat(root: NodeRoot, config: Config, entries: Sequence[str]) -> Seat:
     seat = nodemap.find_seat(entries, root.hosts(), root.addresses(), config.bind_interface_ip)
     if seat is None:
-        own = ", ".join(root.addresses()) or f"none, see {root.path / 'addresses'}"
+        own = ", ".join(root.addresses()) or f"none, see {root.file('addresses')}"
         bind = f" and BIND_INTERFACE_IP={config.bind_interface_ip}" if config.bind_interface_ip else ""
         raise StartError(
             f"No matching network interface found: none of the {len(entries)} entries of"
