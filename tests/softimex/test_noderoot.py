@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imex_dra.softimex import noderoot, persistence
+from imex_dra.softimex import fabric, noderoot, persistence
 from imex_dra.softimex.errors import StartError
 from imex_dra.softimex.noderoot import DROP, NodeRoot
 
@@ -66,6 +66,13 @@ def test_nothing_is_remembered_once_nobody_imports(tmp_path: Path) -> None:
     saved.save({1})
     saved.save(())
     assert not path.exists()
+
+
+def test_files_of_run_that_are_no_text_are_as_good_as_none(tmp_path: Path) -> None:
+    for name in ("persist.dat", "fabric-id"):
+        (tmp_path / name).write_bytes(b"\xff\xfe")
+    assert persistence.Persistence(str(tmp_path / "persist.dat"), "map").load() == frozenset()
+    assert fabric.node_id(str(tmp_path)) == (tmp_path / "fabric-id").read_text().strip()
 
 
 @given(

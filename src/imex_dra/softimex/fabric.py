@@ -132,7 +132,7 @@ def node_id(run: str) -> str:
     """Random, kept in the node root."""
     path = os.path.join(run, "fabric-id")
     try:
-        with open(path) as file:
+        with open(path, errors="replace") as file:
             known = file.read().strip()
     except OSError:
         known = ""

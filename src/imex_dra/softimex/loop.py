@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 READ = selectors.EVENT_READ
 WRITE = selectors.EVENT_WRITE
@@ -79,7 +80,7 @@ class Loop:
     def step(self, most: float | None = None) -> None:
         """Wait until something is ready or due, `most` seconds at most, and serve it."""
         for key, events in self._selector.select(self._patience(most)):
-            key.data(events)
+            self._attempt(partial(key.data, events))
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             self._attempt(heapq.heappop(self._timers)[2])

@@ -20,7 +20,7 @@ class Persistence:
     def load(self) -> frozenset[int]:
         """The nodes that imported from an instance which did not end cleanly."""
         try:
-            with open(self._path) as file:
+            with open(self._path, errors="replace") as file:
                 text = file.read()
         except OSError:
             return frozenset()
