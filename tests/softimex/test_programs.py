@@ -5,7 +5,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -134,10 +134,24 @@ def test_if_all_sizes_are_too_large_the_largest_that_fits_is_done(rack: Rack) ->
     assert [row[0] for row in rows] == ["8192"]
 
 
-@pytest.mark.parametrize("words", [["-b", "1M", "-e", "1K"], ["-g", "4"]])
-def test_what_would_do_nothing_or_something_else_is_refused(words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("main", "words", "why"),
+    [
+        (allreduce.main, "-b 1M -e 1K", "nothing to do"),
+        (allreduce.main, "-g 4", "invalid choice: 4"),
+        (allreduce.main, "-b 6", "whole elements of 4 bytes"),
+        (allreduce.main, "-f 1", "'1' is no whole number from 2 on"),
+        (allreduce.main, "-n -1", "'-1' is no whole number from 0 on"),
+        (bandwidth.main, "-i 0", "'0' is no whole number from 1 on"),
+        (bandwidth.main, "-b x", "'x' is no whole number from 1 on"),
+    ],
+)
+def test_what_would_do_nothing_or_something_else_is_refused(
+    main: Callable[[Sequence[str]], int], words: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        allreduce.main(words)
+        main(words.split())
+    assert why in capsys.readouterr().err
 
 
 def test_a_rank_that_is_killed_ends_the_others(rack: Rack) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from imex_dra.softimex import programs, ring
 from imex_dra.softimex.memory import Allocation, Channel
-from imex_dra.softimex.programs import GPU, parse_size
+from imex_dra.softimex.programs import GPU, at_least, parse_size
 from imex_dra.softimex.ranks import Group
 from imex_dra.softimex.ring import DATA, Ring
 
@@ -49,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="imex allreduce", description="A verified all-reduce over all ranks.")
     parser.add_argument("-b", "--minbytes", type=_size, default=1 << 10, metavar="SIZE", help="default: 1K")
     parser.add_argument("-e", "--maxbytes", type=_size, default=1 << 20, metavar="SIZE", help="default: 1M")
-    parser.add_argument("-f", "--stepfactor", type=_factor, default=8, metavar="N", help="default: 8")
-    parser.add_argument("-n", "--iters", type=_count, default=2, metavar="N", help="default: 2")
+    parser.add_argument("-f", "--stepfactor", type=at_least(2), default=8, metavar="N", help="default: 8")
+    parser.add_argument("-n", "--iters", type=at_least(0), default=2, metavar="N", help="default: 2")
     parser.add_argument("-g", "--ngpus", type=int, choices=[1], default=1, metavar="1", help="GPUs of a rank: one")
-    parser.add_argument("-w", "--warmup_iters", type=_count, default=1, metavar="N", help="default: 1")
+    parser.add_argument("-w", "--warmup_iters", type=at_least(0), default=1, metavar="N", help="default: 1")
     options = parser.parse_args(argv)
     if options.minbytes > options.maxbytes:
         parser.error("--minbytes is larger than --maxbytes: there would be nothing to do")
@@ -140,7 +140,7 @@ def _introduce(channel: Channel, group: Group, plan: Plan, asked: int) -> str:
     if plan.largest < asked:
         lines.append(f"# maxBytes is not {asked}: {plan.largest} is each rank's share of the free memory")
     lines += ["#", "# Using devices"]
-    where, gpu = programs.describe(channel, group), programs.device(channel, group)
+    where, gpu = programs.describe(channel), programs.device(channel, group)
     places = group.gather(f"Pid {os.getpid():>6} on {where} device {gpu:>2} [{GPU}]")
     lines += [f"#  Rank {rank:>2} Group  0 {place}" for rank, place in enumerate(places)]
     return "\n".join([*lines, HEADER]) if places else ""
@@ -187,15 +187,3 @@ def _size(text: str) -> int:
     if size < UNIT or size % UNIT:
         raise argparse.ArgumentTypeError(f"{text} is not a number of whole elements of {UNIT} bytes")
     return size
-
-
-def _factor(text: str) -> int:
-    if int(text) < 2:
-        raise argparse.ArgumentTypeError("the factor must be 2 or more")
-    return int(text)
-
-
-def _count(text: str) -> int:
-    if int(text) < 0:
-        raise argparse.ArgumentTypeError("a count is not negative")
-    return int(text)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from imex_dra.softimex import programs
 from imex_dra.softimex.memory import Allocation, Channel, Import
-from imex_dra.softimex.programs import GPU
+from imex_dra.softimex.programs import GPU, at_least
 from imex_dra.softimex.ranks import Group, JobError
 
 READ = "multinode_device_to_device_memcpy_read_ce"
@@ -24,8 +24,10 @@ Row = list[float | None]
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="imex bandwidth", description="Copies between every two ranks.")
     parser.add_argument("-t", "--testcase", choices=list(ARROWS), help="one of the tests only")
-    parser.add_argument("-b", "--bufferSize", type=int, default=4, metavar="MIB", help="default: 4 MiB")
-    parser.add_argument("-i", "--testSamples", type=int, default=2, metavar="N", help="the best of N; default: 2")
+    parser.add_argument("-b", "--bufferSize", type=at_least(1), default=4, metavar="MIB", help="default: 4 MiB")
+    parser.add_argument(
+        "-i", "--testSamples", type=at_least(1), default=2, metavar="N", help="best of N; default: 2"
+    )
     options = parser.parse_args(argv)
     tests = [options.testcase] if options.testcase else list(ARROWS)
     size = options.bufferSize * MIB
@@ -66,9 +68,7 @@ def render(test: str, rows: Sequence[Row]) -> str:
 
 
 def _introduce(channel: Channel, group: Group, asked: int, size: int) -> str:
-    places = group.gather(
-        f"({programs.describe(channel, group)}): device {programs.device(channel, group)}: {GPU}"
-    )
+    places = group.gather(f"({programs.describe(channel)}): device {programs.device(channel, group)}: {GPU}")
     lines = ["imex bandwidth, soft IMEX, in the layout of nvbandwidth", ""]
     lines += [f"Process {rank} {place}" for rank, place in enumerate(places)]
     if size < asked:

@@ -1,5 +1,6 @@
 """What `imex bandwidth` and `imex allreduce` have in common: a channel, a job, a share of the memory."""
 
+import argparse
 import socket
 import sys
 from collections.abc import Callable
@@ -34,7 +35,7 @@ def device(channel: Channel, group: Group) -> int:
     return group.place.local_rank % max(1, channel.gpus)
 
 
-def describe(channel: Channel, group: Group) -> str:
+def describe(channel: Channel) -> str:
     return f"{socket.gethostname()}/node {channel.slot} channel {channel.number}"
 
 
@@ -50,6 +51,17 @@ def _available() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 2**62
+
+
+def at_least(low: int) -> Callable[[str], int]:
+    """For an option that is a count."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < low:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {low} on")
+        return int(text)
+
+    return parse
 
 
 def parse_size(text: str) -> int:
