@@ -20,11 +20,11 @@ from imex_dra.softimex.fabric import VARIABLE, Fabric, node_id
 from imex_dra.softimex.frames import Message
 from imex_dra.softimex.identity import Identity
 from imex_dra.softimex.journal import Journal
-from imex_dra.softimex.listener import listen_tcp, listen_unix
 from imex_dra.softimex.loop import Loop
 from imex_dra.softimex.mesh import Encryption, Mesh
 from imex_dra.softimex.noderoot import NO_GPU, Hardware, NodeRoot
 from imex_dra.softimex.persistence import Persistence
+from imex_dra.softimex.sockets import listen_tcp, listen_unix
 from imex_dra.softimex.states import DaemonState
 
 RELOAD_SECONDS = 5.0
@@ -96,7 +96,7 @@ class Broker:
             return
         self._reloaded_at = now
         self._journal.info("SIGUSR1: all connections are made anew")
-        self._mesh.told_to_reload()
+        self._mesh.reload_keys()
         self._mesh.tell_all({"reload": 1})
         self._mesh.reconnect()
 

@@ -21,9 +21,10 @@ from imex_dra.softimex import channels
 from imex_dra.softimex.errors import CudaError, Malformed
 from imex_dra.softimex.exchange import MOST_BYTES, Exchange, Grant
 from imex_dra.softimex.frames import Message, number, text
-from imex_dra.softimex.listener import Listener, listen_unix
+from imex_dra.softimex.listener import Listener
 from imex_dra.softimex.loop import Loop
 from imex_dra.softimex.noderoot import NodeRoot
+from imex_dra.softimex.sockets import listen_unix
 from imex_dra.softimex.stream import Stream
 
 MOST_CLIENTS = 512

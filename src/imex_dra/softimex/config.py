@@ -6,11 +6,11 @@ node does; a path that somebody set is taken as it is.
 """
 
 import os
-import socket
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from imex_dra.softimex.errors import StartError
+from imex_dra.softimex.nodemap import is_address
 
 DEFAULT_PATH = "etc/nvidia-imex/config.cfg"
 
@@ -77,8 +77,8 @@ def _path(value: str) -> str:
 
 def _address(value: str) -> str:
     """an IPv4 or IPv6 address, or nothing"""
-    if value:
-        socket.inet_pton(socket.AF_INET6 if ":" in value else socket.AF_INET, value)
+    if value and not is_address(value):
+        raise ValueError
     return value
 
 
@@ -176,7 +176,7 @@ def _value(key: str, value: str) -> Any:
     rule = RULES[key][1]
     try:
         return rule(value)
-    except (ValueError, KeyError, OSError):
+    except (ValueError, KeyError):
         raise StartError(f"{key} is {value!r} in the configuration, but must be {rule.__doc__}") from None
 
 

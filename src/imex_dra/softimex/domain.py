@@ -14,8 +14,9 @@ from imex_dra.softimex.errors import Malformed
 from imex_dra.softimex.frames import Message
 from imex_dra.softimex.loop import Loop
 from imex_dra.softimex.noderoot import DROP
+from imex_dra.softimex.sockets import begin_connection
 from imex_dra.softimex.states import DaemonState, DomainState, LinkState, domain_state
-from imex_dra.softimex.stream import Stream, begin_connection
+from imex_dra.softimex.stream import Stream
 
 
 class Node(NamedTuple):

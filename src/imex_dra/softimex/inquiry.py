@@ -8,6 +8,7 @@ from imex_dra.softimex.config import Config
 from imex_dra.softimex.errors import Malformed, QueryError
 from imex_dra.softimex.frames import Decoder, Message, encode
 from imex_dra.softimex.noderoot import NodeRoot
+from imex_dra.softimex.sockets import family
 
 CONNECT_SECONDS = 2.0
 
@@ -33,8 +34,7 @@ def states(endpoint: Endpoint, query: str, seconds: float | None) -> Iterator[st
 
 
 def _connect(endpoint: Endpoint) -> socket.socket:
-    family = socket.AF_UNIX if isinstance(endpoint, str) else _family(endpoint[0])
-    sock = socket.socket(family)
+    sock = socket.socket(socket.AF_UNIX if isinstance(endpoint, str) else family(endpoint[0]))
     sock.settimeout(CONNECT_SECONDS)
     try:
         sock.connect(endpoint)
@@ -58,10 +58,6 @@ def _messages(sock: socket.socket, seconds: float | None) -> Iterator[Message]:
         yield from messages
         if not data:
             return
-
-
-def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def _name(endpoint: Endpoint) -> str:

@@ -1,4 +1,4 @@
-"""A listening socket, and the connections that came in through it.
+"""Listening sockets, and the connections that came in through them.
 
 At most `most` connections are kept. When they are all taken, the one that has not introduced itself for the
 longest makes room, so that idlers can't shut out those who have something to say.
@@ -6,16 +6,13 @@ longest makes room, so that idlers can't shut out those who have something to sa
 
 import os
 import socket
-import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
-from imex_dra.softimex.errors import StartError
 from imex_dra.softimex.loop import READ, Loop
 
-BACKLOG = 256
 PAUSE = 0.2
 
 
@@ -95,29 +92,3 @@ class Listener(Generic[G]):
         if idle is not None:
             idle.close("others need its place, and it has not introduced itself")
         return idle is not None
-
-
-def listen_tcp(address: str, port: int) -> socket.socket:
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return _listen(sock, (address, port), f"{address} port {port}")
-
-
-def listen_unix(path: str) -> socket.socket:
-    """World-writable: who may do what is decided message by message."""
-    with suppress(OSError):
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            os.unlink(path)
-    sock = _listen(socket.socket(socket.AF_UNIX), path, path)
-    os.chmod(path, 0o666)
-    return sock
-
-
-def _listen(sock: socket.socket, endpoint: tuple[str, int] | str, name: str) -> socket.socket:
-    try:
-        sock.bind(endpoint)
-        sock.listen(BACKLOG)
-    except OSError as error:
-        sock.close()
-        raise StartError(f"can't listen on {name}: {error.strerror or error}") from error
-    return sock

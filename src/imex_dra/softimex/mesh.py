@@ -14,11 +14,12 @@ from imex_dra.softimex.errors import Malformed
 from imex_dra.softimex.frames import Message, number
 from imex_dra.softimex.identity import Identity, describe, identify, mismatch
 from imex_dra.softimex.journal import Journal
-from imex_dra.softimex.listener import Listener, listen_tcp
+from imex_dra.softimex.listener import Listener
 from imex_dra.softimex.loop import Loop
 from imex_dra.softimex.nodemap import resolve
 from imex_dra.softimex.noderoot import DROP, NodeRoot
 from imex_dra.softimex.peer import SILENCE_SECONDS, Peer
+from imex_dra.softimex.sockets import listen_tcp
 from imex_dra.softimex.states import LinkState
 from imex_dra.softimex.stream import Security, Stream
 
@@ -63,7 +64,7 @@ class Incoming(Stream):
             self.send({"pong": 1})
         elif "ask" in message:
             self.send({**self._mesh.answer(self, message), "answer": number(message, "ask", 1, 2**62)})
-        elif "release" in message and not self._mesh.stranger(self):
+        elif "release" in message and not self._mesh.objection_to(self):
             self._mesh.memory.released(self.identity, message)
 
     def closed(self, why: str) -> None:
@@ -154,10 +155,11 @@ class Mesh:
             self._peers[guest.identity.slot].wake()
             self.on_heard()
 
-    def stranger(self, guest: Incoming) -> str:
-        """Why we don't talk about memory: only with nodes that we reach ourselves, and that are who they say.
+    def objection_to(self, guest: Incoming) -> str:
+        """Why we don't talk about memory with it, or nothing.
 
-        Without encryption an address is all that we know a node by.
+        We do with nodes that we reach ourselves and that are who they say. Without encryption an address is all
+        that we know a node by.
         """
         peer = self._peers.get(guest.identity.slot) if guest.identity else None
         if peer is None or guest.identity is None or not peer.connected:
@@ -169,7 +171,7 @@ class Mesh:
         return ""
 
     def answer(self, guest: Incoming, question: Message) -> Message:
-        why = self.stranger(guest)
+        why = self.objection_to(guest)
         if guest.identity is None or why:
             return {"lost": why}
         return self.memory.asked(guest.identity, question)
@@ -190,7 +192,7 @@ class Mesh:
     def lost(self, slot: int) -> None:
         self.memory.lost(slot)
 
-    def told_to_reload(self) -> None:
+    def reload_keys(self) -> None:
         if self.encryption:
             self.encryption.reload()
 

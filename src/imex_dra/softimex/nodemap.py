@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from imex_dra.softimex.errors import StartError
+from imex_dra.softimex.sockets import family
 
 MOST_NODES = 2**16
 
@@ -50,7 +51,7 @@ def parse_hosts(text: str) -> dict[str, str]:
 
 def is_address(text: str) -> bool:
     try:
-        socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
+        socket.inet_pton(family(text), text)
     except (OSError, ValueError):
         return False
     return True

@@ -18,8 +18,9 @@ from imex_dra.softimex.link import Change, Link
 from imex_dra.softimex.loop import Loop
 from imex_dra.softimex.noderoot import DROP
 from imex_dra.softimex.questions import Answered, Questions
+from imex_dra.softimex.sockets import begin_connection
 from imex_dra.softimex.states import LinkState
-from imex_dra.softimex.stream import Security, Stream, begin_connection
+from imex_dra.softimex.stream import Security, Stream
 
 PING_SECONDS = 1.5
 SILENCE_SECONDS = 4.0
@@ -42,7 +43,7 @@ class Home(Protocol):
     def fault_to(self, address: str) -> float: ...
     def security_to(self, slot: int) -> Security | None: ...
     def lost(self, slot: int) -> None: ...
-    def told_to_reload(self) -> None: ...
+    def reload_keys(self) -> None: ...
 
 
 class Outgoing(Stream):
@@ -126,7 +127,7 @@ class Peer:
             self._change(links.left(self.link))
             stream.close("it shuts down")
         elif "reload" in message:
-            self.home.told_to_reload()
+            self.home.reload_keys()
 
     def closed(self, stream: Outgoing, why: str) -> None:
         if stream is self._stream:

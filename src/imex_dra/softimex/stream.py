@@ -219,23 +219,3 @@ class Stream:
         self._outbox.popleft()
         if sent < len(frame):
             self._outbox.appendleft((frame[sent:], None))
-
-
-def begin_connection(source: str, address: str, port: int) -> socket.socket:
-    """A connection attempt from an address of this node, so that the other end sees which node it is.
-
-    The ports of daemons lie in the range from which the kernel chooses ours; an address that may be reused does
-    not keep a daemon from listening on its port.
-    """
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
-    try:
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if source:
-            sock.bind((source, 0))
-        sock.connect_ex((address, port))
-    except OSError:
-        sock.close()
-        raise
-    return sock
