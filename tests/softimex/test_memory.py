@@ -50,7 +50,7 @@ def exchange(on: MakeWorkload, rack: Rack) -> tuple[Workload, Workload, str]:
 
 
 def assert_lost(importer: Workload) -> None:
-    """Calls raise, again and again; the raw view faults."""
+    """Calls raise, again and again."""
     eventually(lambda: raises(importer))
     assert raises(importer)
     with pytest.raises(CudaError) as error:
@@ -200,7 +200,7 @@ class TestLoss:
         assert_faults(importer)
         pair.until_link(1, 0, LinkState.DISCONNECTED)
 
-    def test_without_grace_time_a_lost_daemon_takes_nothing_away(self, pair: Rack, on: MakeWorkload) -> None:
+    def test_within_the_grace_time_a_lost_daemon_takes_nothing_away(self, pair: Rack, on: MakeWorkload) -> None:
         pair.start()
         _, importer, _ = exchange(on, pair)
         pair.nodes[0].kill()

@@ -1,20 +1,22 @@
 """What happens to the connections of real daemons when peers end, hang, change or are cut off."""
 
 import signal
+import time
 from collections.abc import Callable
 
 import pytest
 
 from imex_dra.softimex.states import LinkState
-from tests.softimex.rack import Rack, eventually
+from tests.softimex.rack import Node, Rack, eventually
+from tests.softimex.workload import Workload, give_channels
 
 pytestmark = pytest.mark.timeout(300)
 
 MakeRack = Callable[[int], Rack]
 
 
-def becomes(rack: Rack, *letters: str, within: float = 20) -> None:
-    eventually(lambda: rack.letters() == list(letters), within, rack.letters)
+def becomes(rack: Rack, *letters: str) -> None:
+    eventually(lambda: rack.letters() == list(letters), seen=rack.letters)
 
 
 def test_a_killed_daemon_leaves_recovering_links_and_comes_back(make_rack: MakeRack) -> None:
@@ -63,10 +65,20 @@ def test_a_cut_cable_is_noticed_on_both_ends_and_mended(make_rack: MakeRack) -> 
     becomes(rack, "CCC", "CCC", "CCC")
 
 
-def test_a_slow_cable_is_still_a_cable(make_rack: MakeRack) -> None:
+def test_a_slow_cable_is_slow_and_still_a_cable(make_rack: MakeRack, on: Callable[[Node, int], Workload]) -> None:
     rack = make_rack(2)
-    rack.nodes[0].set_network(**{rack.nodes[1].address: 200})
+    for node in rack.nodes:
+        give_channels(node, 5)
+    rack.nodes[0].set_network(**{rack.nodes[1].address: 300})
     rack.start()
+    handle, importer = on(rack.nodes[1], 5).export(), on(rack.nodes[0], 5)
+    eventually(lambda: min(seconds_of(lambda: importer.attach(handle)) for _ in range(3)) >= 0.3)
+
+
+def seconds_of(action: Callable[[], None]) -> float:
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
 
 
 def test_another_version_is_refused_until_it_is_the_same(make_rack: MakeRack) -> None:

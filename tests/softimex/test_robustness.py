@@ -4,12 +4,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from imex_dra.softimex import descriptors
+from imex_dra.softimex import descriptors, nodemap
 from imex_dra.softimex.frames import LIMIT, Decoder, Message, encode
 from imex_dra.softimex.states import LinkState
 from tests.softimex.rack import PARTITION, VERSION, Node, Rack, eventually
@@ -27,7 +27,7 @@ GARBAGE = {
     "half a length": b"\0\0",
     "half a frame": (1000).to_bytes(4) + b'{"query":',
     "no JSON": (9).to_bytes(4) + b"\x80" * 9,
-    "no object": encode({})[:0] + (2).to_bytes(4) + b"[]",
+    "no object": (2).to_bytes(4) + b"[]",
     "empty frame": (0).to_bytes(4),
     "deep": (60000).to_bytes(4) + b"[" * 60000,
     "wrong types": encode({"hello": 1, "query": [], "call": {}}),
@@ -81,14 +81,11 @@ def answers(node: Node) -> bool:
         return sock.recv(100) == encode({"state": "READY"})
 
 
-def drained(sock: socket.socket) -> bool:
-    """Whether the daemon has closed the connection, whatever it said before."""
-    try:
+def until_closed(sock: socket.socket) -> None:
+    """Wait until the daemon closes the connection, whatever it says before; the socket has a time limit."""
+    with suppress(ConnectionError):
         while sock.recv(65536):
             continue
-    except ConnectionError:
-        return True
-    return True
 
 
 DOORS = ["peer", "command", "client"]
@@ -103,7 +100,8 @@ def test_garbage_costs_its_sender_the_connection_and_nobody_else(rack: Rack, nod
                 socks.append(stack.enter_context(dial(node, door)))
                 socks[-1].sendall(data)
         assert answers(node)
-        assert all(drained(sock) for sock in socks)
+        for sock in socks:
+            until_closed(sock)
     eventually(lambda: has_let_go(node, files))
     assert memory_kib(node) - memory < 3 * 1024
     rack.until_up()
@@ -113,12 +111,12 @@ def test_garbage_costs_its_sender_the_connection_and_nobody_else(rack: Rack, nod
 def test_more_idlers_than_places_do_not_shut_others_out(rack: Rack, node: Node, door: str) -> None:
     files = open_files(node)
     with ExitStack() as stack:
-        idlers = [stack.enter_context(dial(node, door)) for _ in range(700)]
+        for _ in range(700):
+            stack.enter_context(dial(node, door))
         assert answers(node)
         with dial(node, door) as sock:
             sock.sendall(encode({"hello": hello(rack, 1), "query": "state", "call": "open"}))
             assert sock.recv(1000)
-        assert idlers
     eventually(lambda: has_let_go(node, files))
     rack.until_up()
 
@@ -143,7 +141,6 @@ def test_one_byte_at_a_time_is_too_slow(node: Node) -> None:
 def test_one_who_asks_and_never_reads_is_dropped(rack: Rack, node: Node, door: str) -> None:
     memory = memory_kib(node)
     with dial(node, door) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         if door == "peer":
             sock.sendall(encode({"hello": hello(rack, 1)}))
         question = encode(
@@ -176,15 +173,13 @@ def test_a_second_request_before_the_answer_ends_the_connection(rack: Rack, on: 
         os.close(channel)
         assert b"channel" in sock.recv(1000)
         sock.sendall(encode({"call": "import", "handle": handle}) * 3)
-        assert drained(sock)
+        until_closed(sock)
     assert answers(node)
     eventually(lambda: not (rack.nodes[1].root / "run/persist.dat").exists())
 
 
 def hello(rack: Rack, slot: int, instance: str = "00" * 8) -> Message:
     """What a daemon of this domain would say; the map's key is no secret."""
-    from imex_dra.softimex import nodemap
-
     return {"slot": slot, "instance": instance, "version": VERSION, "map": nodemap.key(rack.names)}
 
 
