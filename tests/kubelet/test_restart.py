@@ -90,6 +90,18 @@ def test_a_pod_that_vanished_meanwhile_is_unprepared_by_the_minute(stage: Stage)
     plugin.until(UNPREPARE, claim, within=100)
 
 
+@pytest.mark.parametrize("kubelet", [SIMULATED], indirect=True, scope="session")
+def test_of_a_pod_that_vanished_meanwhile_nothing_stays_on_disk(stage: Stage) -> None:
+    pod = stage.pod()
+    pod.until_running()
+    directory = stage.kubelet.root / "pods" / pod.uid
+    assert directory.exists()
+    with without_kubelet(stage):
+        pod.delete(grace=0)
+        pod.until_gone()
+    assert eventually(lambda: not directory.exists())
+
+
 @pytest.mark.slow
 def test_slices_go_at_the_start_and_half_a_minute_after_the_plugin(stage: Stage) -> None:
     plugin = stage.registered_plugin()

@@ -184,3 +184,4 @@ class Kubelet:
         log.info("a pod that nobody knows is ended", pod=sandbox.pod.uid)
         await sandbox.stop(lambda: SHORTEST_GRACE, asyncio.Event())
         self._runtime.remove(sandbox.pod.uid)
+        self._parts.desk.clear(sandbox)
