@@ -28,8 +28,10 @@ class Recorder:
 
     def __init__(self, place: Path, deaf: float = 0.0) -> None:
         self.place = place
-        self.command = [*DIES_WITH_US, "sh", "-c", CHILD.format(place=place, deaf=deaf), "nvidia-imex"]
-        self.ctl = ["sh", "-c", CTL.format(place=place), "nvidia-imex-ctl"]
+        self.programs = {
+            "command": [*DIES_WITH_US, "sh", "-c", CHILD.format(place=place, deaf=deaf), "nvidia-imex"],
+            "ctl_command": ["sh", "-c", CTL.format(place=place), "nvidia-imex-ctl"],
+        }
 
     @property
     def signals(self) -> list[float]:
@@ -45,8 +47,7 @@ async def test_many_moves_at_once_are_two_signals_an_interval_apart(
     rack: Rack, node: Node, tmp_path: Path
 ) -> None:
     recorder, interval = Recorder(tmp_path), 2.0
-    options = {"command": recorder.command, "ctl_command": recorder.ctl, "remap_interval": interval}
-    async with node.running(**options), node.speaker() as speaker:
+    async with node.running(**recorder.programs, remap_interval=interval), node.speaker() as speaker:
         await speaker.tell(rack.membership(0, 0, 1))
         await speaker.until_ready(0)
         lists = [
@@ -67,7 +68,7 @@ async def test_many_moves_at_once_are_two_signals_an_interval_apart(
 
 async def test_a_generation_that_moves_nobody_disturbs_nobody(rack: Rack, node: Node, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    async with node.running(command=recorder.command, ctl_command=recorder.ctl), node.speaker() as speaker:
+    async with node.running(**recorder.programs), node.speaker() as speaker:
         await speaker.tell(rack.membership(0, 0, 1))
         await speaker.until_ready(0)
         await speaker.tell(rack.membership(0, 0, 1, generation=2))
@@ -79,7 +80,7 @@ async def test_a_child_that_does_not_listen_yet_is_not_signalled_to_death(
     rack: Rack, node: Node, tmp_path: Path
 ) -> None:
     recorder = Recorder(tmp_path, deaf=0.5)
-    async with node.running(command=recorder.command, ctl_command=recorder.ctl), node.speaker() as speaker:
+    async with node.running(**recorder.programs), node.speaker() as speaker:
         await speaker.tell(rack.membership(0, 0))
         await eventually((tmp_path / "starts").exists)
         await speaker.tell(rack.membership(0, 0, 1, generation=2))
@@ -99,8 +100,7 @@ async def test_a_hosts_file_that_can_t_be_written_is_tried_again_and_ends_nothin
         tries.append(membership)
         raise OSError(30, "Read-only file system")
 
-    options = {"command": recorder.command, "ctl_command": recorder.ctl, "remap_interval": 0.1}
-    async with node.running(**options), node.speaker() as speaker:
+    async with node.running(**recorder.programs, remap_interval=0.1), node.speaker() as speaker:
         await speaker.tell(rack.membership(0, 0))
         await speaker.until_ready(0)
         with monkeypatch.context() as patched:
@@ -160,8 +160,7 @@ async def test_nonsense_on_the_socket_ends_that_connection_and_nothing_else(
     rack: Rack, node: Node, tmp_path: Path, spoilt: bytes
 ) -> None:
     recorder = Recorder(tmp_path)
-    options = {"command": recorder.command, "ctl_command": recorder.ctl}
-    async with node.running(**options) as agent, node.speaker() as good, node.speaker() as bad:
+    async with node.running(**recorder.programs) as agent, node.speaker() as good, node.speaker() as bad:
         await good.tell(rack.membership(0, 0))
         await good.until_ready(0)
         bad.writer.write(spoilt)
@@ -175,7 +174,7 @@ async def test_nonsense_on_the_socket_ends_that_connection_and_nothing_else(
 
 async def test_a_listener_that_went_away_disturbs_nobody(rack: Rack, node: Node, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
-    async with node.running(command=recorder.command, ctl_command=recorder.ctl), node.speaker() as stays:
+    async with node.running(**recorder.programs), node.speaker() as stays:
         async with node.speaker() as leaves:
             await leaves.tell(rack.membership(0, 0))
             await stays.until_ready(0)
@@ -189,8 +188,7 @@ async def test_when_the_agent_ends_so_do_its_child_and_its_connections(
     rack: Rack, node: Node, tmp_path: Path
 ) -> None:
     recorder = Recorder(tmp_path)
-    options = {"command": recorder.command, "ctl_command": recorder.ctl}
-    async with node.running(**options) as agent, node.speaker() as speaker:
+    async with node.running(**recorder.programs) as agent, node.speaker() as speaker:
         await speaker.tell(rack.membership(0, 0))
         await speaker.until_ready(0)
         pid = int((tmp_path / "starts").read_text())
