@@ -1,8 +1,8 @@
-import json
+import yaml
 
-from imex_dra.sandbox.kubernetes.kubectl import listed
+from imex_dra.sandbox.kubernetes.kubectl import in_yaml
 
 
-def test_several_objects_are_one_document_which_every_kubectl_reads() -> None:
-    first, second = {"kind": "Namespace"}, {"kind": "Pod"}
-    assert json.loads(listed(first, second)) == {"apiVersion": "v1", "kind": "List", "items": [first, second]}
+def test_objects_stay_objects_of_their_own() -> None:
+    first, second = {"kind": "One", "text": "a: b\n---\n"}, {"kind": "Two", "on": "yes"}
+    assert list(yaml.safe_load_all(in_yaml(first, second))) == [first, second]

@@ -1,15 +1,16 @@
 """How long to wait before the next try: doubling, with jitter, so that a crowd does not return at once."""
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from imex_dra.base.chance import fraction
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
     first: float
     limit: float
-    jitter: Callable[[], float] = random.random
+    jitter: Callable[[], float] = fraction
     """From [0, 1); half of every delay is random."""
 
     def delay(self, failures: int) -> float:

@@ -10,7 +10,6 @@ ever more slowly; nothing that the server sends ends the loop.
 """
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Generic, NoReturn
@@ -20,6 +19,7 @@ import structlog
 from msgspec import Struct
 
 from imex_dra.api.meta import AnnotatedMeta, Resource, T
+from imex_dra.base.chance import fraction
 from imex_dra.base.errors import Gone, ImexError, Invalid, Unavailable
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.client import EVERYTHING, Client, Lines, Selection
@@ -163,7 +163,7 @@ class Reflector(Generic[T]):
         self.synced.set()
 
     def _watch(self, **parameters: str) -> AbstractAsyncContextManager[AsyncIterator[Lines]]:
-        lifetime = self._lifetime * (0.5 + 0.5 * random.random())
+        lifetime = self._lifetime * (0.5 + 0.5 * fraction())
         return self._client.watch(
             self._resource,
             self._selection,

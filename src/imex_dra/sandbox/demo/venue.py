@@ -22,7 +22,7 @@ from imex_dra.sandbox.cluster.places import Places
 from imex_dra.sandbox.demo.report import Check
 from imex_dra.sandbox.demo.workloads import Json
 from imex_dra.sandbox.kubernetes.binaries import find
-from imex_dra.sandbox.kubernetes.kubectl import listed
+from imex_dra.sandbox.kubernetes.kubectl import in_yaml
 from imex_dra.sandbox.process import Process
 
 _LOOK = 0.1
@@ -110,7 +110,7 @@ class Venue:
         return out.decode()
 
     async def apply(self, *documents: Json) -> None:
-        await self.ask("apply", "-f", "-", stdin=listed(*documents))
+        await self.ask("apply", "-f", "-", stdin=in_yaml(*documents))
 
     async def why(self, namespace: str, pod: str) -> str:
         """The last thing that Kubernetes said of a pod."""

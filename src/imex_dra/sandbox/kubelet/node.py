@@ -1,7 +1,6 @@
 """Keeps the node known and alive: its Node object and its Lease; and removes slices that nobody answers for."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -10,6 +9,7 @@ import structlog
 
 from imex_dra.api.meta import Key, ObjectMeta, Resource, View
 from imex_dra.api.views import RESOURCE_SLICES
+from imex_dra.base.chance import fraction
 from imex_dra.base.clock import Clock, rfc3339_micro
 from imex_dra.base.errors import AlreadyExists, ImexError, NotFound
 from imex_dra.kube.backoff import Backoff
@@ -107,7 +107,7 @@ class NodeKeeper:
 
     async def _report(self) -> NoReturn:
         while True:
-            await asyncio.sleep(REPORT * (0.9 + 0.2 * random.random()))
+            await asyncio.sleep(REPORT * (0.9 + 0.2 * fraction()))
             try:
                 await self._write_status()
             except ImexError as error:
@@ -124,7 +124,7 @@ class NodeKeeper:
                 heard = self._clock.monotonic()
             except ImexError as error:
                 log.warning("the node's lease was not renewed", node=self._facts.name, error=str(error))
-            await asyncio.sleep(self._heartbeat * (0.96 + 0.08 * random.random()))
+            await asyncio.sleep(self._heartbeat * (0.96 + 0.08 * fraction()))
 
     async def _renew(self, node: Node) -> None:
         renewed = {"renewTime": rfc3339_micro(self._clock.now())}

@@ -6,13 +6,13 @@ the runtime's, claims the ledger's, everything else the API server's.
 """
 
 import asyncio
-import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
 
 from imex_dra.api.meta import is_deleting, key_of
+from imex_dra.base.chance import fraction
 from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.base.waiting import first_of
 from imex_dra.sandbox.kubelet.containers import Sandbox
@@ -235,4 +235,4 @@ class PodWorker:
 
 
 def _jittered(seconds: float) -> float:
-    return seconds * (1 + 0.5 * random.random())
+    return seconds * (1 + 0.5 * fraction())

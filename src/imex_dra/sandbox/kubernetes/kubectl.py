@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from imex_dra.base.errors import Rejected
 from imex_dra.sandbox.kubernetes.binaries import find
 
@@ -33,9 +35,11 @@ class Kubectl:
         return json.loads(self("get", "-o", "json", *words))
 
     def apply(self, *documents: dict[str, Any]) -> None:
-        self("apply", "-f", "-", stdin=listed(*documents))
+        self("apply", "-f", "-", stdin=in_yaml(*documents))
 
 
-def listed(*documents: dict[str, Any]) -> str:
-    """As one document: several in JSON are too much for kubectl 1.32, which takes the `---` for a number."""
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+def in_yaml(*documents: dict[str, Any]) -> str:
+    """Several in JSON are too much for kubectl 1.32, which takes the `---` for a number; in a List the server's
+    own words on what is wrong would be lost.
+    """
+    return yaml.safe_dump_all(documents)
