@@ -1,5 +1,6 @@
 """What a simulated rack costs: its daemons, its domain, its memory."""
 
+import compileall
 import os
 import statistics
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.line import Line, line
+from imex_dra import softimex
 from imex_dra.sandbox.kubernetes.certificates import Authority
 from imex_dra.sandbox.kubernetes.progress import Progress
 from imex_dra.softimex import inquiry, memory
@@ -157,6 +159,7 @@ BENCHMARKS = (daemon, domain, encryption, exchange, copy)
 @contextmanager
 def _rack(size: int) -> Iterator[Rack]:
     """Daemons as they are installed: with compiled modules."""
+    compileall.compile_dir(Path(softimex.__file__).parent, quiet=1)
     before = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     rack = Rack(size)
     try:
