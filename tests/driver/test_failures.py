@@ -76,10 +76,10 @@ def test_a_daemon_that_is_not_ready(site: Site, team: Team) -> None:
         site.until(lambda: bool(team.get("pod", "p")["spec"].get("nodeName")))
         daemon.stop()
     message = team.failure("p")
+    daemon.start()
     assert "the IMEX daemon of node a1 is UNAVAILABLE, not READY" in message
     assert "delete the pod to reschedule it" in message
     assert waited_for(message) >= DEADLINE
-    daemon.start()
     site.until_seats("a1")
     team.until_running_again("p")
 
