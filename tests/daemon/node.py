@@ -6,7 +6,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,18 @@ class Node:
         lines = (self.directory / "config.cfg").read_text().splitlines()
         return dict(line.split("=", 1) for line in lines)[key]
 
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A socket that is bound is not yet one that listens."""
+        async with asyncio.timeout(45):
+            while True:
+                with suppress(FileNotFoundError, ConnectionRefusedError):
+                    return await asyncio.open_unix_connection(self.socket)
+                await asyncio.sleep(0.01)
+
     @asynccontextmanager
     async def speaker(self) -> AsyncIterator["Speaker"]:
         """The node program's end of the socket, as soon as there is one."""
-        await eventually(self.socket.exists)
-        reader, writer = await asyncio.open_unix_connection(self.socket)
+        reader, writer = await self._connect()
         speaker = Speaker(reader, writer)
         listening = asyncio.create_task(speaker.listen())
         try:
