@@ -136,6 +136,13 @@ async def test_after_a_restart_it_needs_no_node_program(rack: Rack, node: Node) 
         await speaker.until_ready(0, generation=7)
 
 
+async def test_a_memory_that_can_not_be_written_is_no_reason_to_be_down(rack: Rack, node: Node) -> None:
+    (node.directory / "membership.json").mkdir(parents=True)
+    async with node.running(), node.speaker() as speaker:
+        await speaker.tell(rack.membership(0, 0))
+        await speaker.until_ready(0)
+
+
 async def test_a_spoilt_memory_is_as_good_as_none(rack: Rack, node: Node) -> None:
     (node.directory / "membership.json").write_bytes(b'{"partition":"\xff"}')
     async with node.running(), node.speaker() as speaker:

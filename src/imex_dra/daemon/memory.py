@@ -3,9 +3,12 @@
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from imex_dra.base.files import write_atomically
 from imex_dra.imex.membership import Membership
+
+log = structlog.get_logger()
 
 
 class Memory:
@@ -16,11 +19,15 @@ class Memory:
         """None if there is nothing, or nothing that can be read: the node program will say it again."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=Membership)
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):
             return None
 
     def write(self, membership: Membership) -> None:
-        write_atomically(self._file, msgspec.json.encode(membership))
+        """A disk that takes nothing costs only the next reboot a wait for the node program."""
+        try:
+            write_atomically(self._file, msgspec.json.encode(membership))
+        except OSError as error:
+            log.error("the member list can't be kept for a restart", file=str(self._file), error=str(error))
 
     def forget(self) -> None:
         self._file.unlink(missing_ok=True)
