@@ -28,6 +28,16 @@ def bind(story: ReuseMachine, *nodes: str) -> str:
     return uid
 
 
+def alone(story: ReuseMachine, node: str) -> None:
+    """Only this node sees, answers and says anything for a while, and the controller works."""
+    machine = story.world.machines[node]
+    for _ in range(4):
+        story.world.watch(machine, machine.programs[0])
+        story.world.answer(machine, machine.programs[0])
+        story.world.publish(machine, machine.programs[0])
+        story.a_controller_works(machine, 0)
+
+
 def run_on(story: ReuseMachine, node: str, uid: str) -> bool:
     machine = story.world.machines[node]
     before = len(machine.processes)
@@ -136,16 +146,8 @@ def test_nothing_is_given_from_a_record_made_anew_while_a_vanished_node_is_in_a_
     assert run_on(story, "b", bind(story, "b"))
     story.a_record_is_lost(story.world.machines["a"], 0)
     story.a_node_object_is_deleted(story.world.machines["b"], 0)
-    for uid in list(story.world.domains):
-        story.world.delete_domain(uid)
-    uid = story.world.add_domain()
-    story.world.claims.add((uid, "a"))
-    machine = story.world.machines["a"]
-    for _ in range(4):
-        story.world.watch(machine, machine.programs[0])
-        story.world.answer(machine, machine.programs[0])
-        story.world.publish(machine, machine.programs[0])
-        story.a_controller_works(machine, 0)
+    uid = replace_domain(story, "a")
+    alone(story, "a")
     run_on(story, "a", uid)
     assert story.world.leaks() == []
     story.settle(4)
@@ -200,12 +202,7 @@ def test_one_that_is_leaving_counts_until_all_others_run_without_it(story: Reuse
     assert run_on(story, "b", bind(story, "b"))
     story.a_node_object_is_deleted(story.world.machines["b"], 0)
     uid = replace_domain(story, "a")
-    machine = story.world.machines["a"]
-    for _ in range(4):
-        story.world.watch(machine, machine.programs[0])
-        story.world.answer(machine, machine.programs[0])
-        story.world.publish(machine, machine.programs[0])
-        story.a_controller_works(machine, 0)
+    alone(story, "a")
     assert not run_on(story, "a", uid)
     story.settle(4)
     assert run_on(story, "a", uid)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import Fabric, FabricState
 from imex_dra.base.errors import Misconfigured
 from imex_dra.hardware.protocol import Reading
@@ -22,7 +23,8 @@ def root(tmp_path: Path) -> NodeRoot:
 
 async def test_every_reading_is_a_fresh_one(root: NodeRoot) -> None:
     hardware = SimulatedHardware(root.path)
-    assert await hardware.read() == Reading(Fabric(FabricState.OK), "7b.1", "580.95.05", 2048, "boot-1")  # type: ignore[arg-type]
+    fabric, partition = Fabric(FabricState.OK), PartitionId("7b.1")
+    assert await hardware.read() == Reading(fabric, partition, "580.95.05", 2048, "boot-1")
     root.write_hardware(HardwareFile(Fabric(FabricState.BROKEN, "a fault"), "7b.1", boot_id="boot-2"))
     reading = await hardware.read()
     assert (reading.fabric, reading.boot_id) == (Fabric(FabricState.BROKEN, "a fault"), "boot-2")
