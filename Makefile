@@ -16,17 +16,17 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo env test test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
+.PHONY: help demo env test explore simulate test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
 
-demo: env ## two simulated racks, a job over 72 GPUs, a stranger who is refused; builds Kubernetes the first time
+demo: env ## run two simulated racks and a job with 72 ranks; builds Kubernetes the first time
 	@imex demo $(ARGS)
 
-env: $(VENV)/.ready ## make the Python environment in .venv, from hash-checked pins
+env: $(VENV)/.ready ## create the Python environment in .venv, from hash-checked pins
 
-$(VENV)/.ready: $(PINS) pyproject.toml src/imex_dra/__init__.py
+$(VENV)/.ready: $(PINS) pyproject.toml sandbox/pyproject.toml src/imex_dra/__init__.py
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "imex-dra needs Python 3.11 or later; $(PYTHON3) is older. Name another with: make env PYTHON3=python3.12" >&2; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || command -v uv >/dev/null || { \
@@ -35,7 +35,7 @@ $(VENV)/.ready: $(PINS) pyproject.toml src/imex_dra/__init__.py
 	 else test -x $(BIN)/uv || { $(PYTHON3) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }; fi
 	@echo "installing the pinned environment into $(VENV)"
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(PINS)
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e sandbox
 	@touch $@
 
 lint: env ## formatting, lints, types, layers, generated files
@@ -48,29 +48,41 @@ lint: env ## formatting, lints, types, layers, generated files
 format: env ## format the code and fix what can be fixed
 	@ruff format --quiet . && ruff check --quiet --fix .
 
-generate: env ## write the CRDs and gRPC stubs anew from their sources
+generate: env ## rewrite the CRDs and gRPC stubs from their sources
 	@python -m tools.generate
 
 test: lint ## lints and all tests that need no kubelet; uses real Kubernetes where it is built
 	@pytest -n 2 -m "not node and not slow" $(ARGS)
 
+WALKS ?= 500
+
+explore: env ## run new random walks through the model of channel reuse, WALKS=500
+	@IMEX_WALKS=$(WALKS) pytest -q -n 0 tests/controller/test_reuse_model.py
+
+SEEDS ?= 20
+
+simulate: env ## run the driver under random faults in virtual time, SEEDS=20 clusters for a day each
+	@python -m imex_sandbox.simulation --seeds $(SEEDS) $(ARGS)
+
 kube: env ## build the real Kubernetes that the tests run against (about eight minutes, once)
-	@python -m imex_dra.sandbox.kubernetes.build
+	@python -m imex_sandbox.kubernetes.build
 
 test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
 	@pytest -n 2 -m "kube or node" $(ARGS)
 
-bench: kube ## measure, each figure beside its yardstick; writes docs/benchmarks.md
+bench: kube ## run the benchmarks, each with its yardstick; writes docs/benchmarks.md
 	@python -m bench $(or $(ARGS),cache reconcile softimex watch)
 
-bench-kube: kube ## the same on real kubelets and on simulated racks: what a channel costs, how soon racks are there
+bench-kube: kube ## the same on real kubelets and simulated racks: the cost of a channel, the start time of racks
 	@python -m bench $(or $(ARGS),kubelet racks)
 
 SECONDS_EACH ?= 60
 
-fuzz: env ## throw malformed bytes at each of the soft IMEX daemon's doors, SECONDS_EACH=60
+fuzz: env ## send malformed input to every decoder and to each endpoint of the soft IMEX daemon, SECONDS_EACH=60
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/fuzz.txt
-	@for door in peer outgoing command client; do python -m tests.fuzz $$door -max_total_time=$(SECONDS_EACH); done
+	@for target in watch-claims watch-nodes page claim config checkpoint checkpoint-file cdi-spec link member-list; do \
+	  python -m tests.fuzz $$target -max_total_time=$(SECONDS_EACH); done
+	@for endpoint in peer outgoing command client; do python -m tests.sandbox.fuzz $$endpoint -max_total_time=$(SECONDS_EACH); done
 
 test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 	@tests/clean-run
@@ -78,9 +90,9 @@ test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-version 3.11 \
   --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
-pins: ## write the requirement files anew (after a change of dependencies)
-	@$(COMPILE) pyproject.toml --group dev -o requirements/dev.txt
-	@$(COMPILE) --group go -o requirements/go.txt
+pins: ## rewrite the requirement files after a change of dependencies
+	@$(COMPILE) pyproject.toml sandbox/pyproject.toml --group pyproject.toml:dev --no-emit-package imex-dra -o requirements/dev.txt
+	@$(COMPILE) --group go -o sandbox/src/imex_sandbox/kubernetes/modules/go.txt
 	@$(COMPILE) --group fuzz -o requirements/fuzz.txt
 
 clean: ## remove the environment and everything generated

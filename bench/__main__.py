@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...]`: run all benchmarks, or those of a theme, or single ones."""
+"""`python -m bench [NAME...]`: runs all benchmarks, all of a theme, or single ones."""
 
 import os
 import sys
@@ -7,18 +7,18 @@ import traceback
 import click
 
 from bench import report
-from bench.catalogue import Benchmark, catalogue, choose
+from bench.catalog import Benchmark, catalog, choose
 from bench.line import Line, Verdict
 from bench.machine import this_machine
 from imex_dra.base.errors import Misconfigured
-from imex_dra.sandbox.kubernetes.progress import Progress
+from imex_sandbox.kubernetes.build import Progress
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[THEME|THEME.BENCHMARK]...")
 def main(names: tuple[str, ...]) -> None:
-    """Measure, each figure beside its yardstick; write bench/results.json and docs/benchmarks.md."""
-    known = catalogue()
+    """Run benchmarks, each with its yardstick; write bench/results.json and docs/benchmarks.md."""
+    known = catalog()
     try:
         chosen = choose(known, names)
     except Misconfigured as error:
@@ -29,12 +29,12 @@ def main(names: tuple[str, ...]) -> None:
         runs = {name: report.Run(measured, load, lines) for name, lines in figures.items()}
         report.record(this_machine(), runs, known)
         click.echo(report.table(figures))
-    _name_the_red(figures)
+    _report_over_budget(figures)
     sys.exit(figures.keys() != chosen.keys())
 
 
 def _run(name: str, benchmark: Benchmark) -> list[Line]:
-    """One that fails is named, and the others still run."""
+    """A benchmark that fails is reported, and the others still run."""
     progress = Progress(name)
     progress.show("started")
     try:
@@ -50,7 +50,7 @@ def _run(name: str, benchmark: Benchmark) -> list[Line]:
     return lines
 
 
-def _name_the_red(figures: dict[str, list[Line]]) -> None:
+def _report_over_budget(figures: dict[str, list[Line]]) -> None:
     for lines in figures.values():
         for line in lines:
             if line.verdict is Verdict.RED:

@@ -1,4 +1,4 @@
-"""What a cache of a large cluster's pods weighs."""
+"""Memory of a store with the Pods of a large cluster."""
 
 import asyncio
 import gc
@@ -19,26 +19,26 @@ from imex_dra.api.views import PODS, Pod
 from imex_dra.kube.client import EVERYTHING, Client
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_dra.sandbox.kubernetes.progress import Progress
+from imex_sandbox.kubernetes.build import Progress
 
 CACHED = 20_000
 BUDGET_MB = 60
 
 
 def memory(progress: Progress) -> Iterator[Line]:
-    """Growth of the resident memory of a fresh process whose reflector fills a store from a streamed list.
+    """Growth of the resident memory of a new process while its reflector fills a store from a streamed list.
 
-    A first request for one Pod goes before: it loads modules (5 MB) that have nothing to do with pods. The
-    yardstick reads the same stream the same way and keeps the Pods as plain dicts.
+    A list of one Pod comes first, to load the modules (5 MB) that the measurement must not include. The yardstick
+    reads the same stream and keeps the Pods as dicts.
     """
     with stream.serving() as server:
-        progress.show("narrow structs")
-        narrow = _in_fresh_process(_grown_by_store, server)
-        progress.show("plain dicts")
-        dicts = _in_fresh_process(_grown_by_dicts, server)
+        progress.show("views")
+        views = _in_new_process(_growth_of_store, server)
+        progress.show("dicts")
+        dicts = _in_new_process(_growth_of_dicts, server)
     yield line(
         f"store of {CACHED:,} Pods",
-        narrow / 1e6,
+        views / 1e6,
         "MB",
         yardstick=dicts / 1e6,
         yardstick_is="the same Pods as dicts",
@@ -46,28 +46,28 @@ def memory(progress: Progress) -> Iterator[Line]:
     )
 
 
-def _in_fresh_process(measure: Callable[[str], int], server: str) -> int:
+def _in_new_process(measure: Callable[[str], int], server: str) -> int:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
         return child.submit(measure, server).result()
 
 
-def _grown_by_store(server: str) -> int:
-    return asyncio.run(_grown(server, _store))
+def _growth_of_store(server: str) -> int:
+    return asyncio.run(_growth(server, _store))
 
 
-def _grown_by_dicts(server: str) -> int:
-    return asyncio.run(_grown(server, _dicts))
+def _growth_of_dicts(server: str) -> int:
+    return asyncio.run(_growth(server, _dicts))
 
 
-async def _grown(server: str, fill: Callable[[Client, int], Awaitable[Sized]]) -> int:
+async def _growth(server: str, fill: Callable[[Client, int], Awaitable[Sized]]) -> int:
     async with _client(f"{server}/initial/1") as client:
         await fill(client, 1)
     async with _client(f"{server}/initial/{CACHED}") as client:
         before = _resident()
         kept = await fill(client, CACHED)
-        grown = _resident() - before
+        growth = _resident() - before
     assert len(kept) == CACHED
-    return grown
+    return growth
 
 
 async def _store(client: Client, count: int) -> Sized:
@@ -88,7 +88,7 @@ async def _dicts(client: Client, count: int) -> Sized:
                 kept[pod["metadata"]["namespace"], pod["metadata"]["name"]] = pod
             if len(kept) == count:
                 return kept
-    raise AssertionError("the stream ended before its list did")
+    raise AssertionError("the stream ended before the list was complete")
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One figure: what was measured, beside what, and whether it keeps its budget."""
+"""One line of the results: a value, its yardstick, and whether it is within its budget."""
 
 from enum import StrEnum
 
@@ -17,7 +17,7 @@ class Line(Struct, frozen=True):
     unit: str
     yardstick: float
     yardstick_is: str
-    """What was measured beside it, in the same unit."""
+    """What the yardstick measures, in the same unit."""
     budget: float | None
     verdict: Verdict
 

@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code. No host name, no path: the document is public."""
+"""The machine that the figures were measured on. No host name and no path: the document is public."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from imex_dra.sandbox.kubernetes import binaries
+from imex_sandbox.kubernetes import binaries
 
 
 class Machine(Struct, frozen=True):

@@ -1,7 +1,8 @@
-"""Pods as a watch delivers them: one recorded from Kubernetes 1.36, made distinct where real ones differ.
+"""Pods as a watch delivers them: variations of one pod that was recorded from Kubernetes 1.36.
 
-Recorded: a Job's pod with two resource claims, its status as a kubelet writes it, its managed fields. The
-places where pods of one cluster differ (names, UIDs, node, addresses, versions) are filled in by number.
+The recorded pod belongs to a Job and has two resource claims, a status written by a kubelet, and managed fields.
+The values that differ between the pods of a cluster (names, UIDs, node, addresses, versions) are generated from a
+number.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ def pod(number: int) -> bytes:
 
 
 def added(number: int) -> bytes:
-    """The line of a watch that brings this pod."""
+    """The line of a watch that delivers this pod."""
     return _event("ADDED", pod(number))
 
 

@@ -1,4 +1,4 @@
-"""Simulated racks on a real control plane: how soon they are there, what they cost, how quickly a job starts."""
+"""Simulated racks on a real control plane: how fast they start, what they cost, how fast a job starts."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from typing import Any
 from bench.line import Line, line
 from imex_dra.api.views import PODS
 from imex_dra.kube.client import Client, Selection
-from imex_dra.sandbox.cluster.handle import Cluster, running
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from imex_dra.sandbox.kubernetes.progress import Progress
-from imex_dra.sandbox.racks import of_racks
-from tests.cluster.team import Team
+from imex_sandbox.cluster.handle import Cluster, running
+from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.racks import of_racks
+from tests.sandbox.cluster.namespace import Namespace
 
 PROFILE = "gb200-nvl72"
 HOLLOW_RACKS = 28
@@ -27,16 +27,16 @@ MEGABYTE = 1024.0
 
 
 def from_nothing(progress: Progress) -> Iterator[Line]:
-    """From the start of `imex up` to 36 Ready nodes; with the driver, all of them offer seats as well."""
+    """From the start of `imex up` until 36 nodes are Ready and, with the driver, have a ResourceSlice."""
     progress.show("the control plane alone")
     alone = _control_plane_alone()
-    for words, flags in (("with the driver", ()), ("without a driver", ("--no-driver",))):
-        progress.show(words)
+    for variant, flags in (("with the driver", ()), ("without a driver", ("--no-driver",))):
+        progress.show(variant)
         began = time.monotonic()
         with _racks(2, *flags):
             taken = time.monotonic() - began
         yield line(
-            f"36 nodes ready from nothing, {words}",
+            f"36 nodes ready from nothing, {variant}",
             taken,
             "s",
             yardstick=alone,
@@ -45,18 +45,18 @@ def from_nothing(progress: Progress) -> Iterator[Line]:
 
 
 def hollow(progress: Progress) -> Iterator[Line]:
-    """Nodes that only pretend to run containers, by the hundred; requests are counted in the audit log."""
+    """Hundreds of nodes whose containers only pretend to run. Requests are counted in the audit log."""
     nodes = HOLLOW_RACKS * 18
     alone = _control_plane_alone()
     began = time.monotonic()
     with _racks(HOLLOW_RACKS, "--no-driver", "--hollow") as cluster:
         taken = time.monotonic() - began
-        progress.show("as they are, for a while")
+        progress.show("idle")
         before = _requests(cluster)
         time.sleep(STEADY_SECONDS)
         rate = (_requests(cluster) - before) / STEADY_SECONDS
         kubelets, server = (
-            _resident(cluster, "imex_dra.sandbox.kubelet.program"),
+            _resident(cluster, "imex_sandbox.kubelet"),
             _resident(cluster, "kube-apiserver"),
         )
     name = f"{nodes} hollow nodes"
@@ -82,22 +82,22 @@ def hollow(progress: Progress) -> Iterator[Line]:
 def burst(progress: Progress) -> Iterator[Line]:
     """18 pods of a new ComputeDomain on one rack, created together, and the same pods without a claim.
 
-    From the moment that the last one is bound: until the last claim is prepared (as the nodes' programs log it),
-    and until the last pod is Ready. The median of a few bursts each, in turns.
+    The time starts when the last pod is bound. It ends when the last claim is prepared, according to the logs of
+    imex-node, and when the last pod is Ready. The values are medians of a few alternating bursts.
     """
     with _racks(2) as cluster:
-        team = Team(cluster)
+        namespace = Namespace(cluster)
         plain: list[float] = []
         ready: list[float] = []
         prepared: list[float] = []
         for number in range(BURSTS):
             progress.show(f"burst {number + 1}/{BURSTS}")
-            _, took = asyncio.run(_burst(cluster, team, ""))
+            _, took = asyncio.run(_burst(cluster, namespace, ""))
             plain.append(took)
-            team.domain(f"train-{number}")
-            bound, took = asyncio.run(_burst(cluster, team, f"train-{number}"))
+            namespace.domain(f"train-{number}")
+            bound, took = asyncio.run(_burst(cluster, namespace, f"train-{number}"))
             ready.append(took)
-            prepared.append(_last_prepared(cluster, team) - bound)
+            prepared.append(_last_prepared(cluster, namespace) - bound)
     floor = sorted(plain)[len(plain) // 2]
     yardstick = "the same pods without a claim: last bound to last Ready"
     for what, times, budget in (("prepared", prepared, 1.0), ("Ready", ready, None)):
@@ -133,26 +133,26 @@ def _requests(cluster: Cluster) -> int:
 
 
 def _resident(cluster: Cluster, word: str) -> float:
-    """Of the cluster's process that has this word in its command line."""
+    """Resident memory, in MB, of the cluster's process that has this word in its command line."""
     for process in Path("/proc").glob("[0-9]*"):
         command = (process / "cmdline").read_text() if (process / "cmdline").exists() else ""
-        if word in command and str(cluster.places.state) in command:
+        if word in command and str(cluster.paths.state) in command:
             status = (process / "status").read_text()
             return int(status.partition("VmRSS:")[2].split()[0]) / MEGABYTE
-    raise LookupError(f"no process of {cluster.name} with {word}")
+    raise LookupError(f"cluster {cluster.name} has no process with {word} in its command line")
 
 
-async def _burst(cluster: Cluster, team: Team, template: str) -> tuple[float, float]:
-    """When the last pod was bound, by the wall clock, and how many seconds later the last one was Ready."""
+async def _burst(cluster: Cluster, namespace: Namespace, template: str) -> tuple[float, float]:
+    """The time at which the last pod was bound, and the seconds from then until the last pod was Ready."""
     nodes = [node.name for node in cluster.racks["r0"]]
-    pods = [team.pod(f"p{index}", node, template=template) for index, node in enumerate(nodes)]
+    pods = [namespace.pod(f"p{index}", node, template=template) for index, node in enumerate(nodes)]
     async with _connected(cluster) as client:
-        async with client.watch(PODS, Selection(team.name), inactivity=120) as lines:
+        async with client.watch(PODS, Selection(namespace.name), inactivity=120) as lines:
             creation = asyncio.create_task(asyncio.to_thread(cluster.kubectl.apply, *pods))
             bound, ready = await _follow(lines, len(pods))
         await creation
     if not template:
-        team.kubectl("delete", "pods", "--all", "--timeout=120s")
+        namespace.kubectl("delete", "pods", "--all", "--timeout=120s")
     return bound, ready - bound
 
 
@@ -177,14 +177,14 @@ def _pods(batch: list[bytes]) -> list[dict[str, Any]]:
     return [event["object"] for event in events if event["type"] != "BOOKMARK"]
 
 
-def _last_prepared(cluster: Cluster, team: Team) -> float:
-    """The pods go as well: the next burst is alone again."""
+def _last_prepared(cluster: Cluster, namespace: Namespace) -> float:
+    """The time at which the last claim was prepared. Deletes the pods, so that the next burst is alone."""
     moments = [
         datetime.fromisoformat(entry["timestamp"]).astimezone(UTC).timestamp()
-        for entry in map(json.loads, cluster.places.log("crew").read_text().splitlines())
-        if entry["event"] == "prepared" and entry["claim"].startswith(f"{team.name}/")
+        for entry in map(json.loads, cluster.paths.log("drivers").read_text().splitlines())
+        if entry["event"] == "prepared" and entry["claim"].startswith(f"{namespace.name}/")
     ]
-    team.kubectl("delete", "pods", "--all", "--timeout=120s")
+    namespace.kubectl("delete", "pods", "--all", "--timeout=120s")
     return max(moments)
 
 

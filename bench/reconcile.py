@@ -1,4 +1,4 @@
-"""How soon a change is worked on, on a real API server."""
+"""The time from a change on a real API server to its reconcile."""
 
 import asyncio
 import tempfile
@@ -19,8 +19,8 @@ from imex_dra.kube.controller import Controller
 from imex_dra.kube.queue import WorkQueue
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from imex_dra.sandbox.kubernetes.progress import Progress
+from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.controlplane import ControlPlane
 
 KEY = Key("default", "changing")
 ONLY_IT = Selection(KEY.namespace, fields=f"metadata.name={KEY.name}")
@@ -57,7 +57,7 @@ def latency(progress: Progress) -> Iterator[Line]:
 async def _measure(kubeconfig: Path, progress: Progress) -> tuple[list[float], list[float]]:
     client = Client.connect("imex-bench", kubeconfig)
     http = connect("imex-bench", kubeconfig)
-    await client.create(LEASES, Lease(ObjectMeta(name=KEY.name, namespace=KEY.namespace), LeaseSpec("nobody")))
+    await client.create(LEASES, Lease(ObjectMeta(name=KEY.name, namespace=KEY.namespace), LeaseSpec("unchanged")))
     changes = Changes(client)
     ours: list[float] = []
     bare: list[float] = []
@@ -71,7 +71,7 @@ async def _measure(kubeconfig: Path, progress: Progress) -> tuple[list[float], l
 
 
 class Changes:
-    """Patches the object and takes the time until a follower has heard of it."""
+    """Patches the object and measures the time until a follower sees the change."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,7 +1,7 @@
-"""What is kept of a run and how it is shown: `bench/results.json`, a table at the prompt, `docs/benchmarks.md`.
+"""Stores the results in `bench/results.json`, and shows them as a table and in `docs/benchmarks.md`.
 
-A run of some benchmarks leaves the figures of the others alone, as long as they are from the same machine; all
-figures that stand together were measured on one, but not at the same time: each says when.
+A run of some benchmarks keeps the results of the others if they are from the same machine. So all results are from
+one machine, but not from one run: each has the time of its own run.
 """
 
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from bench.catalogue import Benchmark
+from bench.catalog import Benchmark
 from bench.line import Line
 from bench.machine import Machine
 
@@ -22,12 +22,12 @@ _HEADINGS = ("what", "value", "yardstick", "unit", "yardstick is", "budget", "ve
 
 
 class Run(Struct, frozen=True):
-    """The last one of a benchmark."""
+    """The last run of a benchmark."""
 
     measured: str
     """When, in UTC."""
     load: float
-    """Load average as it began: others' work makes the slowest hundredth slower."""
+    """Load average at the start: other work on the machine makes the slowest percentile slower."""
     lines: list[Line]
 
 
@@ -45,7 +45,7 @@ def record(machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]) 
 def merge(
     previous: Results | None, machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]
 ) -> Results:
-    """The new figures, and of the old ones those that still stand."""
+    """The new results, and the previous ones that are still valid."""
     kept = previous.benchmarks if previous and previous.machine == machine else {}
     merged = kept | runs
     return Results(machine, {name: merged[name] for name in known if name in merged})
@@ -69,9 +69,9 @@ def document(results: Results, known: dict[str, Benchmark]) -> str:
     sections = [
         "# Benchmarks",
         "Written by `make bench`; edit `bench/`, not this file. Value and yardstick are measured in the same run."
-        " A budget is the most that a value may be.",
-        f"All on {results.machine}, but not all in one run: each row has the time (UTC) of its own, and the load"
-        " average as it began.",
+        " A budget is the maximum for a value.",
+        f"Machine: {results.machine}. The values are not from one run: each row has the time (UTC) of its run and"
+        " the load average at its start.",
         _markdown(results.benchmarks),
         "## How each is measured",
         *(_method(name, known[name]) for name in results.benchmarks),
@@ -106,7 +106,7 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Three digits that mean something."""
+    """Three significant digits."""
     if abs(value) >= 1000:
         return f"{float(f'{value:.3g}'):,.0f}"
     return f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""What a simulated rack costs: its daemons, its domain, its memory."""
+"""Soft IMEX: the start and memory of daemons, the start of a domain, and the memory exchange."""
 
 import compileall
 import os
@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.line import Line, line
-from imex_dra import softimex
-from imex_dra.sandbox.kubernetes.certificates import Authority
-from imex_dra.sandbox.kubernetes.progress import Progress
-from imex_dra.softimex import inquiry, memory
-from imex_dra.softimex.errors import SoftImexError
-from tests.softimex.keys import equip
-from tests.softimex.rack import Node, Rack
-from tests.softimex.workload import CHANNELS, give_channels
+from imex_sandbox import softimex
+from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.certificates import Authority
+from imex_sandbox.softimex import memory
+from imex_sandbox.softimex.command import query_states
+from imex_sandbox.softimex.errors import SoftImexError
+from tests.sandbox.softimex.rack import Node, Rack
+from tests.sandbox.softimex.workload import CHANNELS, create_channels
 
 START_SECONDS = 0.1
 DAEMON_MB = 20
@@ -31,9 +31,9 @@ COPIES = 15
 
 
 def daemon(progress: Progress) -> Iterator[Line]:
-    """From the start of a process to its first answer READY, the median of 15; and its resident memory then.
+    """The time from the start of a daemon until it reports READY, and its resident memory then; medians of 15.
 
-    The yardstick is a bare Python that starts and ends. Its memory is what such a Python has.
+    The yardstick is the time that a bare Python takes to start and exit, and its resident memory.
     """
     with _rack(1) as rack:
         node = rack.nodes[0]
@@ -64,9 +64,9 @@ def daemon(progress: Progress) -> Iterator[Line]:
 
 
 def domain(progress: Progress) -> Iterator[Line]:
-    """18 daemons started at once, until all are READY and connected in both directions, the median of 3.
+    """18 daemons start at once. The time until all are READY and connected in both directions; median of 3.
 
-    The yardstick is 18 bare Pythons started at once, until all have ended.
+    The yardstick is 18 bare Pythons that start at once, until all have exited.
     """
     seconds, bare = [], []
     for count in range(3):
@@ -86,7 +86,7 @@ def domain(progress: Progress) -> Iterator[Line]:
 
 
 def encryption(progress: Progress) -> Iterator[Line]:
-    """Resident memory with mutual TLS: of a daemon alone, and of the largest of 18 that are all connected.
+    """Resident memory with mutual TLS, of a single daemon and of the largest of 18 connected daemons.
 
     The yardstick is the same without TLS. The budget is that of a daemon without TLS.
     """
@@ -104,35 +104,35 @@ def encryption(progress: Progress) -> Iterator[Line]:
 
 
 def exchange(progress: Progress) -> Iterator[Line]:
-    """Allocate and export 64 KiB on one node, import it on another, the median of 300 each.
+    """Allocate and export 64 KiB on one node, and import it on another; medians of 300.
 
-    The yardstick is the library's cheapest question to its daemon: how much memory is free.
+    The yardstick is the cheapest request to the daemon: how much memory is free.
     """
     with _rack(2) as rack:
         rack.start()
         with _channel(rack.nodes[0]) as exporter, _channel(rack.nodes[1]) as importer:
-            progress.show("asking")
-            ask = _median(importer.memory_info)
+            progress.show("requesting")
+            request = _median(importer.memory_info)
             progress.show("exporting")
             export = _median(lambda: exporter.allocate(65536).export())
             handle = exporter.allocate(65536).export()
             progress.show("importing")
-            attach = _median(lambda: importer.attach(handle))
-    for name, value in (("allocate and export", export), ("import from another node", attach)):
+            import_handle = _median(lambda: importer.import_handle(handle))
+    for name, value in (("allocate and export", export), ("import from another node", import_handle)):
         yield line(
-            f"memory: {name}", value * 1e6, "us", yardstick=ask * 1e6, yardstick_is="a question to the daemon"
+            f"memory: {name}", value * 1e6, "us", yardstick=request * 1e6, yardstick_is="a request to the daemon"
         )
 
 
 def copy(progress: Progress) -> Iterator[Line]:
-    """Copy 64 MiB from imported memory to one's own, alternating with a plain copy; the best of 15 each.
+    """Copy 64 MiB from imported memory to an allocation, alternating with a plain memory copy; best of 15.
 
-    The budget is the time at which the copy through the mapping would have 90 % of the plain copy's bandwidth.
+    The budget is the time at which the copy has 90 % of the bandwidth of the plain copy.
     """
     with _rack(2) as rack:
         rack.start()
         with _channel(rack.nodes[0]) as exporter, _channel(rack.nodes[1]) as importer:
-            theirs = importer.attach(exporter.allocate(COPY_BYTES).export())
+            theirs = importer.import_handle(exporter.allocate(COPY_BYTES).export())
             own = importer.allocate(COPY_BYTES)
             source, target = theirs.view(), own.view()
             plain_source, plain_target = memoryview(bytearray(COPY_BYTES)), memoryview(bytearray(COPY_BYTES))
@@ -158,13 +158,13 @@ BENCHMARKS = (daemon, domain, encryption, exchange, copy)
 
 @contextmanager
 def _rack(size: int) -> Iterator[Rack]:
-    """Daemons as they are installed: with compiled modules."""
+    """A rack whose daemons run from compiled modules, as an installation does."""
     compileall.compile_dir(Path(softimex.__file__).parent, quiet=1)
     before = os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     rack = Rack(size)
     try:
         for node in rack.nodes:
-            give_channels(node, 1)
+            create_channels(node, 1)
         yield rack
     finally:
         rack.close()
@@ -181,7 +181,7 @@ def _largest(size: int, *, encrypt: bool) -> int:
         if encrypt:
             authority = Authority(Path(directory))
             for node in rack.nodes:
-                equip(node, authority, rack.names[node.slot])
+                node.enable_tls(authority, rack.names[node.index])
         rack.start()
         return max(_resident(node.pid) for node in rack.nodes)
 
@@ -194,7 +194,7 @@ def _start(node: Node) -> None:
 
 def _is_ready(node: Node) -> bool:
     try:
-        return next(inquiry.states((node.address, 50005), "state", 1), "") == "READY"
+        return next(query_states((node.address, 50005), "state", 1), "") == "READY"
     except SoftImexError:
         return False
 

@@ -1,8 +1,8 @@
-"""The far end of a watch: an HTTP server on loopback, in a process of its own, whose CPU time is not ours.
+"""An HTTP server for watches, in a process of its own, so that its CPU time is not measured.
 
-`/initial/N` streams N Pods as the list that a watch may begin with; `/live/N` streams an empty list and then N
-Pods as changes. Every event is one HTTP chunk, as the real API server writes it, and all of them are made
-before the first is sent, so that the reader is never the one who waits. Its process ends with ours.
+`/initial/N` streams a list of N Pods; `/live/N` streams an empty list and then N Pods as watch events. Each
+event is one HTTP chunk, as the real API server writes it. All events are encoded before the first is sent, so
+that the reader never waits. The process ends with its parent.
 """
 
 import subprocess
@@ -30,7 +30,7 @@ def serving() -> Iterator[str]:
 
 class Watch(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    made: dict[str, list[bytes]] = {}
+    encoded: dict[str, list[bytes]] = {}
 
     def do_GET(self) -> None:
         _, kind, count, *_ = self.path.split("/")
@@ -42,19 +42,19 @@ class Watch(BaseHTTPRequestHandler):
         with suppress(ConnectionError):
             for chunk in chunks:
                 self.wfile.write(chunk)
-            self.rfile.read(1)  # until the reader goes
+            self.rfile.read(1)  # until the client disconnects
         self.close_connection = True
 
     def _chunks(self, kind: str, count: int) -> list[bytes]:
         name = f"{kind} {count}"
-        if name not in self.made:
+        if name not in self.encoded:
             events = [pods.added(number) for number in range(count)]
             events.insert(0 if kind == "live" else count, pods.list_end())
-            self.made[name] = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
-        return self.made[name]
+            self.encoded[name] = [b"%x\r\n%b\r\n" % (len(event), event) for event in events]
+        return self.encoded[name]
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the terminal is for figures."""
+        """Keeps the request log off the terminal, which shows the figures."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""How many changes a second a reflector takes, and what the raw bytes alone would cost."""
+"""Watch events per second of CPU time, through a reflector and its store."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from imex_dra.api.views import PODS, Pod
 from imex_dra.kube.client import Client
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_dra.sandbox.kubernetes.progress import Progress
+from imex_sandbox.kubernetes.build import Progress
 
 EVENTS = 10_000
 ROUNDS = 7
@@ -27,10 +27,10 @@ class PodEvent(Struct):
 
 
 def throughput(progress: Progress) -> Iterator[Line]:
-    """Changes of Pods over loopback HTTP, through reflector and store, per second of the process's CPU time.
+    """Watch events of Pods over loopback HTTP, through reflector and store, per second of CPU time.
 
-    The server is another process and sends a burst, so that reads carry several events. Raw decoding is msgspec
-    reading the same lines from memory into the same narrow struct. Medians of seven rounds, taken in turns.
+    The server is another process and sends all events at once, so that one read contains several. Raw decoding is
+    msgspec decoding the same lines from memory into the same view. Medians of seven rounds, in turns.
     """
     lines = [pods.added(number) for number in range(EVENTS)]
     reflecting, reading, decoding = [], [], []
@@ -51,7 +51,7 @@ def throughput(progress: Progress) -> Iterator[Line]:
         yardstick_is="raw decoding of the same bytes",
     )
     yield line(
-        f"the stream read by httpx2, not looked at: {size}",
+        f"the stream read by httpx2, not decoded: {size}",
         median(reading),
         "events/s per core",
         yardstick=median(decoding),
@@ -60,7 +60,7 @@ def throughput(progress: Progress) -> Iterator[Line]:
 
 
 async def _reflect(url: str) -> float:
-    """CPU seconds until the store has shown every change."""
+    """CPU seconds until the store contains every Pod."""
     store: Store[Pod] = Store()
     arrived = asyncio.Event()
 
@@ -81,7 +81,7 @@ async def _reflect(url: str) -> float:
 
 
 async def _read(url: str) -> float:
-    """CPU seconds for the bytes of the same stream, without a look at them."""
+    """CPU seconds to read the same stream without decoding it."""
     arrived = -1  # the bookmark comes first
     async with httpx2.AsyncClient() as http:
         before = time.process_time()

@@ -1,11 +1,10 @@
-"""What all tests share: the real control plane, and an honest account of what could not run."""
+"""Fixtures for all tests: a real control plane, simulated racks, and a report of skipped tests."""
 
 import asyncio
 import os
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,51 +12,52 @@ import yaml
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from imex_dra.sandbox.cluster.handle import Cluster, running
-from imex_dra.sandbox.kubernetes import binaries
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from imex_dra.sandbox.racks import of_racks
-from tests.sandbox.account import NodeAccount
+from imex_sandbox.cluster.handle import Cluster, running
+from imex_sandbox.kubernetes import binaries
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.racks import of_racks
+from tests.paths import DEPLOY
+from tests.sandbox.kubernetes.prerequisites import NodeTests
 
-# Without this the first test that asks for a current loop makes one that nobody closes.
+# Otherwise the first test that asks for the current event loop creates one that is never closed.
 asyncio.set_event_loop(None)
 
-# A shell's background jobs and nohup ignore these, and so would every program that a test starts and interrupts.
+# Background jobs of a shell and nohup ignore these signals, and so would every program that a test starts.
 for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
-# On a busy machine an example may take long without anything being wrong.
+# On a busy machine an example may take long.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
 
-CRDS = Path(__file__).parent.parent / "deploy" / "crds"
+CRDS = DEPLOY / "crds"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(NodeAccount(), "nodes")
+    config.pluginmanager.register(NodeTests(), "nodes")
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(LeftOut(), "left-out")
+        config.pluginmanager.register(SkipReport(), "skip-report")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     missing = binaries.missing()
     if missing:
-        reason = f"no real Kubernetes here ({', '.join(missing)} not found): make kube builds it"
+        reason = f"Kubernetes binaries not found: {', '.join(missing)}; run make kube to build them"
         for item in items:
             if item.get_closest_marker("kube"):
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return ByHome(config, log)
+    return SharedFixtureScheduling(config, log)
 
 
-class ByHome(LoadScopeScheduling):
-    """Tests of a file share its fixtures, so they share a worker; those on our driver's site share one site, and
-    those in folders called `racks`, wherever they are, one `cluster`.
+class SharedFixtureScheduling(LoadScopeScheduling):
+    """Runs tests with expensive shared fixtures in the same worker: the tests of a file, of tests/driver, and of
+    all folders named `racks`.
 
-    (xdist's own way, `--dist loadgroup`, has no effect with pytest 9.2.)
+    `--dist loadgroup` of xdist has no effect with pytest 9.2.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -67,8 +67,8 @@ class ByHome(LoadScopeScheduling):
         return "tests/driver" if file.startswith("tests/driver/") else file
 
 
-class LeftOut:
-    """What was skipped and why, in the very last lines, where nobody can miss it."""
+class SkipReport:
+    """Prints the number of skipped tests by reason, in the last lines of the output."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, int] = {}
@@ -80,14 +80,17 @@ class LeftOut:
 
     def pytest_unconfigure(self) -> None:
         for reason, count in self.reasons.items():
-            sys.stdout.write(f"LEFT OUT: {count} tests: {reason}\n")
+            sys.stdout.write(f"SKIPPED: {count} tests: {reason}\n")
 
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A real API server, shared by the tests of a worker; a test that harms one makes its own."""
+    """A real API server for all tests of a worker. Tests that stop or reconfigure one start their own."""
     with ControlPlane(
-        tmp_path_factory.mktemp("control-plane"), users={"nobody": []}, scheduler=False, controller_manager=False
+        tmp_path_factory.mktemp("control-plane"),
+        users={"unprivileged": []},
+        scheduler=False,
+        controller_manager=False,
     ) as running:
         install_crds(running)
         yield running
@@ -95,7 +98,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two simulated racks with our driver, for tests in folders called `racks`. Who harms it mends it."""
+    """Two simulated racks with the driver, for tests in folders named `racks`. A test repairs what it breaks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         with running(of_racks(2, "gb200-nvl72", name=f"test-{os.getpid()}")) as started:

@@ -1,1 +1,1 @@
-"""What developers run and nobody installs."""
+"""Tools for developers; not part of a distribution."""

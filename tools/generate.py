@@ -1,4 +1,4 @@
-"""Writes every generated file, or with --check only says which ones are not up to date."""
+"""Writes the generated files. With --check, only reports which ones are out of date."""
 
 import sys
 import tempfile
@@ -20,17 +20,17 @@ def files() -> dict[Path, bytes]:
 
 
 def definitions() -> dict[Path, bytes]:
-    made = {ROOT / "deploy/crds" / name: _yaml(document) for name, document in crds.definitions().items()}
-    return made | {ROOT / "deploy/rbac.yaml": _yaml(*rbac.manifests())}
+    generated = {ROOT / "deploy/crds" / name: _yaml(document) for name, document in crds.definitions().items()}
+    return generated | {ROOT / "deploy/rbac.yaml": _yaml(*rbac.manifests())}
 
 
 def stubs() -> dict[Path, bytes]:
-    """Only messages: the services are few enough to be written by hand, with types."""
+    """Messages only. The two services are implemented without generated code (`dra.plugin`)."""
     sources = sorted(PROTO.glob("*.proto"))
     with tempfile.TemporaryDirectory() as directory:
         protoc.main(["", f"-I{SOURCE}", f"--python_out={directory}", f"--pyi_out={directory}", *map(str, sources)])
-        made = Path(directory) / PROTO.relative_to(SOURCE)
-        return {PROTO / path.name: path.read_bytes() for path in sorted(made.iterdir())}
+        generated = Path(directory) / PROTO.relative_to(SOURCE)
+        return {PROTO / path.name: path.read_bytes() for path in sorted(generated.iterdir())}
 
 
 def _yaml(*documents: object) -> bytes:
@@ -38,14 +38,16 @@ def _yaml(*documents: object) -> bytes:
 
 
 def main() -> int:
-    stale = [path for path, content in files().items() if not path.exists() or path.read_bytes() != content]
+    stale = {
+        path: content for path, content in files().items() if not path.exists() or path.read_bytes() != content
+    }
     if "--check" in sys.argv[1:]:
         for path in stale:
-            sys.stderr.write(f"{path.relative_to(ROOT)} is not up to date: run make generate\n")
+            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date: run make generate\n")
         return 1 if stale else 0
-    for path in stale:
+    for path, content in stale.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(files()[path])
+        path.write_bytes(content)
     return 0
 
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import msgspec
 
 from bench import report
-from bench.catalogue import Benchmark, catalogue
+from bench.catalog import Benchmark, catalog
 from bench.line import Line, line
 from bench.machine import Machine
 from bench.report import Results, Run
-from imex_dra.sandbox.kubernetes.progress import Progress
+from imex_sandbox.kubernetes.build import Progress
 
 HERE = Machine(cores=2, processor="x86_64", python="3.11.7", kubernetes="v1.36.4")
 ELSEWHERE = msgspec.structs.replace(HERE, cores=64)
@@ -52,4 +52,4 @@ def test_figures_of_another_machine_and_of_benchmarks_that_are_gone_do_not_stand
 
 def test_the_next_run_can_read_what_is_recorded() -> None:
     recorded = msgspec.json.decode(report.RESULTS.read_bytes(), type=Results)
-    assert recorded.benchmarks.keys() <= catalogue().keys()
+    assert recorded.benchmarks.keys() <= catalog().keys()

@@ -1,6 +1,9 @@
-"""ComputeDomains and their claims, as the API server has them."""
+"""ComputeDomains and ResourceClaims for tests."""
 
 from typing import Any
+
+import msgspec
+from msgspec import Raw
 
 from imex_dra.api.computedomain import (
     AllocationMode,
@@ -38,8 +41,8 @@ def domain(
 
 
 def configuration(domain_uid: str, *requests: str, driver: str = DRIVER, **more: Any) -> DeviceConfig:
-    parameters = ComputeDomainChannelConfig(domain_id=domain_uid).to_parameters() | more
-    return DeviceConfig(requests, OpaqueConfig(driver, parameters))
+    parameters = msgspec.to_builtins(ComputeDomainChannelConfig(domain_id=domain_uid)) | more
+    return DeviceConfig(requests, OpaqueConfig(driver, Raw(msgspec.json.encode(parameters))))
 
 
 def claim(
@@ -50,7 +53,7 @@ def claim(
     driver: str = DRIVER,
     pods: tuple[str, ...] = (),
 ) -> ResourceClaim:
-    """Allocated on these nodes; on none: not allocated."""
+    """A claim that is allocated on these nodes, or not allocated if there are none."""
     results = tuple(AllocationResult("channel", driver, node, "channel-0") for node in nodes)
     allocation = Allocation(DeviceAllocation(results, config)) if nodes else None
     consumers = tuple(ClaimConsumer("pods", pod, f"uid-{pod}") for pod in pods)

@@ -1,176 +1,307 @@
-"""What a ComputeDomain says of itself, for every state its nodes can be in."""
+"""The status of a ComputeDomain: its conditions over its life, its columns, and what is held back."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from msgspec import structs
 
+from imex_dra.api import reasons
 from imex_dra.api.computedomain import (
+    ACCEPTED,
+    CHANNEL_ASSIGNED,
+    DEGRADED,
+    DELETING,
     MAX_LISTED_NODES,
     READY,
+    SPANS_PARTITIONS,
+    TEMPLATE_READY,
     ComputeDomain,
     ComputeDomainStatus,
     DomainPartition,
     DomainSummary,
+    Phase,
     Readiness,
 )
 from imex_dra.api.meta import Condition
-from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode
-from imex_dra.api.nvlinkpartition import (
-    ChannelAssignment,
-    ChannelState,
-    DomainReference,
-    MemberState,
-    NVLinkPartition,
-)
-from imex_dra.controller.domainstatus import domain_status
-from imex_dra.kube.conditions import find_condition
-from tests.controller.claims import domain
-from tests.controller.partition import ELSEWHERE, HERE, card, member, partition
+from imex_dra.api.nvlinknode import FabricState, NVLinkNode
+from imex_dra.api.nvlinkpartition import ChannelState, MemberState, NVLinkPartition
+from imex_dra.controller.domainconditions import DomainInputs
+from imex_dra.controller.domainstatus import domain_status, is_starting
+from tests.controller.claims import claim, configuration, domain
+from tests.controller.partition import ELSEWHERE, HERE, member, nvlink_node, partition
+from tests.controller.test_domain_nodes import assigned, rack, report
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
 
 
-def assigned(channel: int, uid: str = "uid-job", state: ChannelState = ChannelState.ASSIGNED) -> ChannelAssignment:
-    return ChannelAssignment(channel, state, DomainReference("team", "job", uid), since="2026-01-01T00:00:00Z")
+class Life:
+    """A ComputeDomain whose status is computed again and again, as a reconciler does."""
+
+    def __init__(self, of: ComputeDomain | None = None) -> None:
+        self.domain = of or domain()
+
+    def see(
+        self,
+        names: str,
+        *partitions: NVLinkPartition,
+        reports: tuple[NVLinkNode, ...] = (),
+        now: datetime = NOW,
+        **more: Any,
+    ) -> ComputeDomainStatus:
+        """The status with one claim on each of these nodes."""
+        claims = [claim(f"claim-{n}", configuration("uid-job"), nodes=(n,), pods=(f"pod-{n}",)) for n in names]
+        found = {each.metadata.name: each for each in reports or map(report, names)}
+        status = domain_status(DomainInputs(self.domain, claims, partitions, found, **more), now)
+        assert all(condition.observed_generation == 3 for condition in status.conditions)
+        self.domain = structs.replace(self.domain, status=status)
+        return status
 
 
-def connected(node: str, *slots: int) -> NVLinkNode:
-    return card(node, state=ImexState.READY, connected=slots)
+def condition(status: ComputeDomainStatus, type_: str) -> tuple[str, str, str]:
+    """Status, reason and message; empty if it is not present."""
+    return next(((c.status, c.reason, c.message) for c in status.conditions if c.type == type_), ("", "", ""))
 
 
-def status(
-    nodes: list[str],
-    *partitions: NVLinkPartition,
-    cards: tuple[NVLinkNode, ...] = (),
-    of: ComputeDomain | None = None,
-    conditions: tuple[Condition, ...] = (),
-) -> ComputeDomainStatus:
-    return domain_status(
-        of or domain(),
-        nodes,
-        cards={c.metadata.name: c for c in cards},
-        partitions=partitions,
-        conditions=conditions,
-        now=NOW,
+def test_without_pods_a_computedomain_is_not_ready_and_says_how_to_claim() -> None:
+    status = Life().see("")
+    message = "no pod has claimed a channel yet: pods claim from ResourceClaimTemplate team/job"
+    assert condition(status, READY) == ("False", "NoPodsYet", message)
+    assert condition(status, CHANNEL_ASSIGNED) == ("False", "NoPodsYet", message)
+    assert condition(status, TEMPLATE_READY)[:2] == ("True", "TemplateReady")
+    assert {c.type for c in status.conditions} == {READY, CHANNEL_ASSIGNED, TEMPLATE_READY}
+    assert status.status is Readiness.NOT_READY
+    assert status.summary == DomainSummary(Phase.NO_PODS, message, "0/0", "0", "")
+
+
+def test_with_every_claim_prepared_it_is_ready() -> None:
+    status = Life().see("ab", rack("ab"))
+    assert condition(status, READY) == ("True", "NodesReady", "2 of 2 nodes with a claim are ready")
+    assert condition(status, CHANNEL_ASSIGNED)[1:] == (
+        "ChannelAssigned",
+        f"channel 7 of NVLink partition {HERE} is assigned",
     )
+    assert status.status is Readiness.READY
+    assert status.partitions == (DomainPartition(HERE, 7, 2, 2),)
+    assert status.summary == DomainSummary(Phase.READY, condition(status, READY)[2], "2/2", "1", "7")
 
 
-def verdict(result: ComputeDomainStatus) -> tuple[Readiness, str, str]:
-    condition = find_condition(result.conditions, READY)
-    assert condition is not None
-    assert condition.status == str(result.status is Readiness.READY)
-    assert condition.observed_generation == 3
-    return result.status, condition.reason, condition.message
+def test_after_a_job_it_never_says_that_no_pod_has_claimed_a_channel_yet() -> None:
+    life = Life()
+    life.see("a", rack("a"))
+    ended = life.see("", rack("a"), now=LATER)
+    message = "no pod holds a claim at the moment; the last claim ended at 2026-01-01T00:05:00Z"
+    assert condition(ended, READY) == ("False", "PodsEnded", message)
+    assert condition(ended, CHANNEL_ASSIGNED)[0] == "True"
+    assert ended.summary.status is Phase.NO_PODS
+    taken = life.see("", rack("a"), template_problem=reasons.template_taken(template="t", domain="d"))
+    assert condition(taken, READY)[1] == "TemplateTaken"
+    assert condition(life.see("", rack("a")), READY)[2] == message
+    assert life.see("a", rack("a")).claims_ended_at == ""
 
 
-def test_without_pods_it_is_ready_and_says_that_nobody_came() -> None:
-    result = status([])
-    assert verdict(result) == (Readiness.READY, "NoPodsYet", "no pod has claimed a channel yet")
-    assert result.summary == DomainSummary("0/0", "0", "")
+def test_claims_that_ended_before_a_status_listed_them_are_remembered_by_the_channel() -> None:
+    assert condition(Life().see("", rack("a")), READY)[1] == "PodsEnded"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "expected"),
+    ("names", "expected"),
     [
-        ([], (Readiness.NOT_READY, "FewerNodes", "0 of the 2 nodes that numNodes asks for hold a claim")),
-        (["a"], (Readiness.NOT_READY, "FewerNodes", "1 of the 2 nodes that numNodes asks for hold a claim")),
-        (["a", "b"], (Readiness.READY, "NodesReady", "2 of 2 nodes with a claim are ready")),
-        (["a", "b", "c"], (Readiness.READY, "NodesReady", "3 of 3 nodes with a claim are ready")),
+        ("", "NoPodsYet"),
+        ("a", "FewerNodes"),
+        ("ab", "NodesReady"),
+        ("abc", "NodesReady"),
     ],
 )
-def test_num_nodes_is_what_must_be_there_at_least(nodes: list[str], expected: tuple[Readiness, str, str]) -> None:
-    members = [member(node, slot) for slot, node in enumerate("abc")]
-    cards = tuple(connected(node, 0, 1, 2) for node in "abc")
-    result = status(nodes, partition(*members, channels=(assigned(7),)), cards=cards, of=domain(num_nodes=2))
-    assert verdict(result) == expected
-    assert result.summary.nodes == f"{len(nodes)}/{max(len(nodes), 2)}"
+def test_num_nodes_is_a_minimum(names: str, expected: str) -> None:
+    partitions = (rack("abc"),) if names else ()
+    status = Life(domain(num_nodes=2)).see(names, *partitions)
+    assert condition(status, READY)[1] == expected
+    assert status.summary.nodes == f"{len(names)}/{max(len(names), 2)}"
 
 
-@pytest.mark.parametrize("state", [state for state in MemberState if state is not MemberState.READY])
-def test_a_node_that_is_not_a_ready_member_makes_it_not_ready(state: MemberState) -> None:
-    here = partition(member("a", 0), member("b", 1, state), channels=(assigned(7),))
-    result = status(["a", "b"], here, cards=(connected("a", 1), connected("b", 0)))
-    assert verdict(result) == (Readiness.NOT_READY, "NodesNotReady", "1 of 2 nodes with a claim are not ready: b")
-    assert [(node.name, node.status) for node in result.nodes] == [
-        ("b", Readiness.NOT_READY),
-        ("a", Readiness.READY),
-    ]
-
-
-def test_nodes_that_are_ready_but_not_connected_with_each_other_are_not_ready() -> None:
-    here = partition(member("a", 0), member("b", 1), member("c", 2), channels=(assigned(7),))
-    result = status(["a", "b"], here, cards=(connected("a", 1, 2), connected("b", 2), connected("c", 0, 1)))
-    assert verdict(result)[2] == "1 of 2 nodes with a claim are not ready: b"
-
-
-def test_a_node_without_a_claim_does_not_count() -> None:
-    here = partition(
-        member("a", 0), member("b", 1), member("c", 2, MemberState.NOT_READY), channels=(assigned(7),)
+def test_the_condition_counts_the_nodes_that_are_not_ready_and_gives_each_cause_once() -> None:
+    reports = (
+        report("a"),
+        report("b", "c"),
+        report("c", "b"),
+        report("d", fabric=FabricState.BROKEN, fabric_reason="no route"),
     )
-    result = status(["a", "b"], here, cards=(connected("a", 1), connected("b", 0)))
-    assert result.status is Readiness.READY
-    assert [node.name for node in result.nodes] == ["a", "b"]
+    status = Life().see("abcd", rack("abcd", d=MemberState.NOT_READY), reports=reports)
+    assert condition(status, READY)[1:] == (
+        "NodesNotReady",
+        "3 of 4 nodes with a claim are not ready: b and c cannot reach each other; d: the NVLink fabric is broken"
+        " (no route)",
+    )
+    assert status.summary.nodes == "1/4"
 
 
-def test_nodes_of_two_partitions_need_no_connection_between_them() -> None:
-    here = partition(member("a", 0), channels=(assigned(7),))
-    there = partition(member("b", 0), channels=(assigned(9),), name=ELSEWHERE)
-    result = status(["a", "b"], here, there, cards=(connected("a"), connected("b")))
-    assert result.status is Readiness.READY
-    assert result.partitions == (DomainPartition(HERE, 7, 1, 1), DomainPartition(ELSEWHERE, 9, 1, 1))
-    assert result.summary == DomainSummary("2/2", "2", "7,9")
-
-
-def test_a_node_proven_to_have_no_fabric_is_ready_as_it_is() -> None:
-    plain = card("a", fabric=FabricState.NONE, partition="")
-    result = status(["a"], cards=(plain,))
-    assert verdict(result)[:2] == (Readiness.READY, "NodesReady")
-    assert [(node.clique_id, node.index, node.ip_address) for node in result.nodes] == [("", -1, "")]
-
-
-@pytest.mark.parametrize("fabric", [FabricState.PENDING, FabricState.BROKEN])
-def test_a_node_whose_fabric_is_not_known_to_be_none_is_not_ready(fabric: FabricState) -> None:
-    assert status(["a"], cards=(card("a", fabric=fabric, partition=""),)).status is Readiness.NOT_READY
-    assert status(["a"]).status is Readiness.NOT_READY
-
-
-def test_a_channel_that_was_given_back_or_is_anothers_is_not_listed() -> None:
-    channels = (assigned(3, state=ChannelState.RESTING), assigned(4, uid="uid-other"), assigned(5))
-    result = status(["a"], partition(member("a", 0), channels=channels), cards=(connected("a"),))
-    assert [held.channel for held in result.partitions] == [5]
-
-
-def test_a_node_that_moved_is_shown_where_it_is_now() -> None:
-    left = partition(member("a", 3, MemberState.LEAVING, left=2))
-    joined = partition(member("a", 1), channels=(assigned(9),), name=ELSEWHERE)
-    for partitions in ((left, joined), (joined, left)):
-        (entry,) = status(["a"], *partitions, cards=(connected("a"),)).nodes
-        assert (entry.clique_id, entry.index, entry.ip_address) == (ELSEWHERE, 1, "10.0.0.a")
-
-
-def test_of_600_nodes_512_are_listed_with_the_not_ready_ones_first_and_five_are_named() -> None:
+def test_five_causes_are_listed_and_512_nodes() -> None:
     names = [f"n{number:03d}" for number in range(600)]
-    silent = set(names[-7:])
-    plain = tuple(card(name, fabric=FabricState.NONE, partition="") for name in names if name not in silent)
-    result = status(names, cards=plain)
-    assert len(result.nodes) == MAX_LISTED_NODES == 512
-    assert result.nodes_omitted == 88
-    assert {node.name for node in result.nodes[:7]} == silent
-    assert result.summary.nodes == "593/600"
-    assert verdict(result)[2] == (
-        "7 of 600 nodes with a claim are not ready: n593, n594, n595, n596, n597 and 2 more"
+    claims = [claim(name, configuration("uid-job"), nodes=(name,)) for name in names]
+    plain = {
+        name: nvlink_node(name, fabric=FabricState.NONE, partition="", prepared=(f"uid-{name}",))
+        for name in names[:-7]
+    }
+    status = domain_status(DomainInputs(domain(), claims, (), plain), NOW)
+    assert len(status.nodes) == MAX_LISTED_NODES == 512
+    assert status.nodes_omitted == 88
+    assert {node.name for node in status.nodes[:7]} == set(names[-7:])
+    assert condition(status, READY)[2] == (
+        "7 of 600 nodes with a claim are not ready: n593 does not report; n594 does not report; n595 does not"
+        " report; n596 does not report; n597 does not report and 2 more"
     )
 
 
-def test_the_other_conditions_stay_and_the_time_moves_only_with_the_status() -> None:
-    other = Condition("Accepted", "True", "Accepted", "2025-01-01T00:00:00Z")
-    since = Condition(READY, "True", "NodesReady", "2025-01-01T00:00:00Z")
-    result = status([], conditions=(other, since))
-    assert result.conditions[0] == other
-    assert result.conditions[1].last_transition_time == "2025-01-01T00:00:00Z"
-    assert status(["a"], conditions=(since,)).conditions[0].last_transition_time == "2026-01-01T00:00:00Z"
+def test_degraded_is_present_while_its_pods_run_and_true_after_a_node_failed() -> None:
+    life = Life()
+    broken = rack("ab", b=MemberState.UNKNOWN)
+    assert condition(life.see("ab", broken), DEGRADED) == ("", "", "")
+    assert condition(life.see("ab", rack("ab")), DEGRADED)[0] == "False"
+    assert condition(life.see("ab", broken), DEGRADED) == (
+        "True",
+        "NodesNotReady",
+        "1 of 2 nodes with a claim is not ready: b is not reachable since 2026-11-17T12:03:00Z",
+    )
+    assert condition(life.see("ab", rack("ab")), DEGRADED)[0] == "False"
+    assert condition(life.see("", rack("ab")), DEGRADED) == ("", "", "")
 
 
-def test_a_node_where_the_domain_has_no_channel_is_not_ready() -> None:
-    result = status(["a"], partition(member("a", 0)), cards=(connected("a"),))
-    assert verdict(result) == (Readiness.NOT_READY, "NodesNotReady", "1 of 1 nodes with a claim are not ready: a")
+def test_a_pod_that_starts_does_not_degrade_its_computedomain() -> None:
+    life = Life()
+    life.see("a", rack("ab"))
+    starting = life.see("ab", rack("ab"), reports=(report("a"), report("b", prepared=())))
+    assert condition(starting, READY)[0] == "False"
+    assert condition(starting, DEGRADED)[0] == "False"
+
+
+def test_pods_in_two_partitions_are_no_error_but_said() -> None:
+    life = Life()
+    there = partition(member("b", 0), channels=(assigned(9),), name=ELSEWHERE)
+    reports = (report("a"), report("b", partition=ELSEWHERE))
+    status = life.see("ab", rack("a"), there, reports=reports)
+    assert condition(status, READY)[0] == "True"
+    assert condition(status, SPANS_PARTITIONS) == (
+        "True",
+        "SeveralPartitions",
+        f"pods with a claim run in 2 NVLink partitions, and GPU memory can be shared only within one: {HERE},"
+        f" {ELSEWHERE}; if this is not intended, add a pod affinity with topologyKey nvidia.com/gpu.clique",
+    )
+    assert (status.summary.nodes, status.summary.partitions, status.summary.channels) == ("2/2", "2", "7,9")
+    assert condition(life.see("a", rack("a"), there, reports=reports), SPANS_PARTITIONS)[0] == "False"
+
+
+def test_a_computedomain_without_pods_in_two_partitions_has_no_such_condition() -> None:
+    assert condition(Life().see("a", rack("a")), SPANS_PARTITIONS) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("problem", "ready_without_pods"),
+    [
+        (reasons.template_taken(template="t", domain="d"), "TemplateTaken"),
+        (reasons.template_forged(template="t", domain="d"), "TemplateForged"),
+        (reasons.template_orphaned(template="t", domain="d"), "NoPodsYet"),
+    ],
+    ids=["taken", "changed", "orphaned"],
+)
+def test_a_wrong_template_concerns_only_pods_that_have_no_claim_yet(
+    problem: reasons.Explanation, ready_without_pods: str
+) -> None:
+    without, running = (
+        Life().see("", template_problem=problem),
+        Life().see("a", rack("a"), template_problem=problem),
+    )
+    for status in (without, running):
+        assert condition(status, TEMPLATE_READY) == ("False", problem.reason, problem.message())
+    assert condition(without, READY)[1] == ready_without_pods
+    assert condition(running, READY)[0] == "True"
+
+
+def test_a_refusal_is_the_cause_of_every_condition_and_accepted_stays_afterwards() -> None:
+    life = Life()
+    refusal = reasons.all_channels_refused(domain="team/job")
+    refused = life.see("", refusal=refusal)
+    for type_ in (READY, ACCEPTED, CHANNEL_ASSIGNED):
+        assert condition(refused, type_) == ("False", "AllChannelsRefused", refusal.message())
+    assert condition(life.see(""), ACCEPTED)[0] == "True"
+    assert condition(Life().see(""), ACCEPTED) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "reports", "expected"),
+    [
+        ((partition(member("a", 0)),), (report("a"),), "NoChannelAssigned"),
+        ((), (report("a", fabric=FabricState.NONE, partition=""),), "NoFabric"),
+        ((), (report("a"),), "NotAMember"),
+        (
+            (
+                partition(
+                    member("a", 0), channels=(assigned(3, state=ChannelState.RELEASED), assigned(4, "uid-x"))
+                ),
+            ),
+            (report("a", channel_count=3),),
+            "ChannelsExhausted",
+        ),
+    ],
+    ids=["not yet", "no fabric", "not a member", "exhausted"],
+)
+def test_channel_assigned_is_false_with_the_cause(
+    partitions: tuple[NVLinkPartition, ...], reports: tuple[NVLinkNode, ...], expected: str
+) -> None:
+    status, reason, message = condition(Life().see("a", *partitions, reports=reports), CHANNEL_ASSIGNED)
+    assert (status, reason) == ("False", expected)
+    assert "imex controller" not in message
+
+
+def test_one_partition_without_a_channel_makes_channel_assigned_false() -> None:
+    there = partition(member("b", 0), name=ELSEWHERE)
+    status = Life().see("ab", rack("a"), there, reports=(report("a"), report("b", partition=ELSEWHERE)))
+    assert condition(status, CHANNEL_ASSIGNED)[::2] == (
+        "False",
+        f"ComputeDomain team/job has no channel in NVLink partition {ELSEWHERE} yet",
+    )
+
+
+def test_a_deletion_shows_in_the_column_and_in_its_condition() -> None:
+    deleting = domain()
+    meta = structs.replace(deleting.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    pods = [f"team/rank-{number}" for number in range(1000)]
+    life = Life(structs.replace(deleting, metadata=meta))
+    status = life.see("a", rack("a"), deletion=reasons.waiting_for_pods(pods=pods))
+    assert status.summary.status is Phase.DELETING
+    assert status.summary.message == condition(status, DELETING)[2]
+    assert condition(status, DELETING)[:2] == ("True", "WaitingForPods")
+    assert (
+        "team/rank-0, team/rank-1, team/rank-2, team/rank-3, team/rank-4 and 995 more"
+        in (condition(status, DELETING)[2])
+    )
+    assert condition(status, TEMPLATE_READY) == (
+        "False",
+        "ComputeDomainDeleting",
+        "ComputeDomain team/job is being deleted and accepts no new pods",
+    )
+
+
+def test_unknown_conditions_are_kept_and_a_transition_time_changes_only_with_the_status() -> None:
+    other = Condition("Other", "True", "Other", "2025-01-01T00:00:00Z", observed_generation=3)
+    ready = Condition(READY, "True", "NodesReady", "2025-01-01T00:00:00Z")
+    before = domain()
+    before = structs.replace(before, status=ComputeDomainStatus(conditions=(other, ready)))
+    after = Life(before).see("a", rack("a"))
+    assert other in after.conditions
+    assert after.conditions[1].last_transition_time == "2025-01-01T00:00:00Z"
+    failed = Life(before).see("a", rack("a", a=MemberState.UNKNOWN))
+    assert failed.conditions[1].last_transition_time == "2026-01-01T00:00:00Z"
+
+
+def test_only_a_status_that_says_that_pods_start_is_held_back() -> None:
+    waiting = reasons.claims_waiting(pods=["pod-b"], causes=[])
+    unprepared = (report("a", prepared=()), report("b"))
+    assert is_starting(Life().see("ab", rack("ab"), reports=unprepared))
+    assert is_starting(Life().see("a", rack("a"), waiting=waiting))
+    assert is_starting(Life(domain(num_nodes=2)).see("a", rack("a")))
+    assert not is_starting(Life().see(""))
+    assert not is_starting(Life().see("ab", rack("ab")))
+    assert not is_starting(Life().see("ab", rack("ab", b=MemberState.UNKNOWN), reports=unprepared))
+    assert not is_starting(ComputeDomainStatus())

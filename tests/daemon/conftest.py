@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.daemon.node import Node, Rack
+from tests.daemon.simulatednode import Rack, SimulatedNode
 
 
 @pytest.fixture
@@ -13,5 +13,5 @@ def rack() -> Iterator[Rack]:
 
 
 @pytest.fixture
-def node(rack: Rack) -> Node:
-    return Node(rack, 0)
+def node(rack: Rack) -> SimulatedNode:
+    return SimulatedNode(rack, 0)

@@ -4,39 +4,39 @@ from pathlib import Path
 
 import pytest
 
-from tests.driver.site import Site, Team, running_site
+from tests.driver.cluster import DriverCluster, running_cluster
+from tests.driver.namespace import Namespace
 
 
 @pytest.fixture(scope="session")
-def site() -> Iterator[Site]:
+def cluster() -> Iterator[DriverCluster]:
+    """In a directory whose path is short enough for unix sockets."""
     with (
         tempfile.TemporaryDirectory(prefix="imex-", dir="/tmp") as directory,
-        running_site(Path(directory)) as running,
+        running_cluster(Path(directory)) as running,
     ):
         yield running
 
 
 @pytest.fixture
-def nothing_stays_prepared(site: Site) -> Iterator[None]:
-    """Fails the test if something does: that would be a leak."""
+def nothing_stays_prepared(cluster: DriverCluster) -> Iterator[None]:
+    """Fails a test that leaves a claim prepared."""
     yield
-    site.until_nothing_prepared()
+    cluster.until_nothing_prepared()
 
 
 @pytest.fixture
-def team(site: Site, nothing_stays_prepared: None) -> Iterator[Team]:
-    yield from _visit(site)
+def namespace(cluster: DriverCluster, nothing_stays_prepared: None) -> Iterator[Namespace]:
+    yield from _temporary_namespace(cluster)
 
 
 @pytest.fixture
-def neighbour(site: Site, nothing_stays_prepared: None) -> Iterator[Team]:
-    """A second one."""
-    yield from _visit(site)
+def other_namespace(cluster: DriverCluster, nothing_stays_prepared: None) -> Iterator[Namespace]:
+    yield from _temporary_namespace(cluster)
 
 
-def _visit(site: Site) -> Iterator[Team]:
-    """Leaves nothing behind."""
-    team = site.namespace()
-    yield team
-    team.delete("pods,resourceclaims,computedomains", "--all")
-    site.kubectl("delete", "namespace", team.name, "--wait=false")
+def _temporary_namespace(cluster: DriverCluster) -> Iterator[Namespace]:
+    created = Namespace(cluster)
+    yield created
+    created.delete("pods,resourceclaims,computedomains", "--all")
+    cluster.kubectl("delete", "namespace", created.name, "--wait=false")

@@ -1,96 +1,110 @@
-"""A pod gets its channel, and nobody else does."""
+"""A pod gets the channel of its ComputeDomain, and only the containers that use the claim get it."""
 
 import pytest
 
-from tests.driver.site import PARTITIONS, RACK_A, RACK_B, Site, Team
+from tests.driver.cluster import PARTITION_A, PARTITION_B, PARTITIONS, DriverCluster
+from tests.driver.namespace import Namespace
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 
 
-def test_a_pod_gets_its_channel_and_a_container_without_the_claim_gets_nothing(site: Site, team: Team) -> None:
-    uid = team.domain("train")
-    team.pod("p", "a0", template="train", extra=["sidecar"])
-    team.until_running("p")
-    channel = site.channel_of(uid)
+def test_a_container_with_the_claim_gets_the_channel_and_a_container_without_it_gets_nothing(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    uid = namespace.create_domain("train")
+    namespace.create_pod("p", "a0", template="train", extra=["sidecar"])
+    namespace.until_running("p")
+    channel = cluster.assigned_channel(uid)
     assert channel is not None
     assert channel > 0
     device = f"/dev/nvidia-caps-imex-channels/channel{channel}"
-    assert team.inside("p", f"stat -c '%F %t %T %a' {device}") == f"character special file ea {channel:x} 666"
-    environment = set(team.inside("p", "env | grep COMPUTE_DOMAIN").splitlines())
+    assert namespace.exec("p", f"stat -c '%F %t %T %a' {device}") == f"character special file ea {channel:x} 666"
+    environment = set(namespace.exec("p", "env | grep COMPUTE_DOMAIN").splitlines())
     assert environment == {
         "COMPUTE_DOMAIN_NAME=train",
         f"COMPUTE_DOMAIN_UUID={uid}",
         f"COMPUTE_DOMAIN_CHANNEL={channel}",
     }
-    assert team.channels_inside("p", "sidecar") == []
-    assert team.inside("p", "env | grep -c COMPUTE_DOMAIN; true", "sidecar") == "0"
+    assert namespace.channels_in("p", "sidecar") == []
+    assert namespace.exec("p", "env | grep -c COMPUTE_DOMAIN; true", "sidecar") == "0"
 
 
-def test_pods_of_one_domain_share_its_channel_on_a_node_and_over_nodes(site: Site, team: Team) -> None:
-    uid = team.domain("train")
+def test_pods_of_one_computedomain_share_its_channel_on_one_node_and_across_nodes(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    uid = namespace.create_domain("train")
     for name, node in (("one", "a0"), ("two", "a0"), ("three", "a1")):
-        team.pod(name, node, template="train")
-    team.until_running("one", "two", "three")
-    expected = [f"channel{site.channel_of(uid)}"]
-    assert [team.channels_inside(pod) for pod in ("one", "two", "three")] == [expected] * 3
-    site.until(lambda: team.ready_nodes("train") == "2/2")
-    site.until(lambda: team.condition("train", "Ready").get("status") == "True")
+        namespace.create_pod(name, node, template="train")
+    namespace.until_running("one", "two", "three")
+    expected = [f"channel{cluster.assigned_channel(uid)}"]
+    assert [namespace.channels_in(pod) for pod in ("one", "two", "three")] == [expected] * 3
+    cluster.until(lambda: namespace.ready_nodes("train") == "2/2")
+    cluster.until(lambda: namespace.condition("train", "Ready").get("status") == "True")
 
 
-def test_two_domains_on_a_node_have_two_channels(site: Site, team: Team) -> None:
-    uids = [team.domain(name) for name in ("red", "blue")]
+def test_two_computedomains_on_one_node_have_different_channels(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    uids = [namespace.create_domain(name) for name in ("red", "blue")]
     for name in ("red", "blue"):
-        team.pod(name, "a0", template=name)
-    team.until_running("red", "blue")
-    numbers = [site.channel_of(uid) for uid in uids]
-    assert len(set(numbers)) == 2
-    assert [team.channels_inside(pod) for pod in ("red", "blue")] == [[f"channel{n}"] for n in numbers]
+        namespace.create_pod(name, "a0", template=name)
+    namespace.until_running("red", "blue")
+    channels = [cluster.assigned_channel(uid) for uid in uids]
+    assert len(set(channels)) == 2
+    assert [namespace.channels_in(pod) for pod in ("red", "blue")] == [[f"channel{n}"] for n in channels]
 
 
-def test_one_domain_over_two_partitions_has_a_channel_in_each(site: Site, team: Team) -> None:
-    uid = team.domain("wide")
-    team.pod("here", "a0", template="wide")
-    team.pod("there", "b0", template="wide")
-    team.until_running("here", "there")
-    assert team.channels_inside("here") == [f"channel{site.channel_of(uid, RACK_A)}"]
-    assert team.channels_inside("there") == [f"channel{site.channel_of(uid, RACK_B)}"]
+def test_a_computedomain_in_two_partitions_has_a_channel_in_each(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    uid = namespace.create_domain("wide")
+    namespace.create_pod("in-a", "a0", template="wide")
+    namespace.create_pod("in-b", "b0", template="wide")
+    namespace.until_running("in-a", "in-b")
+    assert namespace.channels_in("in-a") == [f"channel{cluster.assigned_channel(uid, PARTITION_A)}"]
+    assert namespace.channels_in("in-b") == [f"channel{cluster.assigned_channel(uid, PARTITION_B)}"]
 
     def nodes() -> dict[str, int]:
-        return {p["name"]: p["nodes"] for p in team.status("wide").get("partitions", [])}
+        return {p["name"]: p["nodes"] for p in namespace.status("wide").get("partitions", [])}
 
-    site.until(lambda: nodes() == {RACK_A: 1, RACK_B: 1})
+    cluster.until(lambda: nodes() == {PARTITION_A: 1, PARTITION_B: 1})
 
 
-def test_a_claim_made_by_hand_may_be_shared_by_pods_of_a_node(site: Site, team: Team) -> None:
-    uid = team.domain("shared")
+def test_pods_on_one_node_can_share_a_claim_that_was_not_created_from_a_template(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    uid = namespace.create_domain("shared")
     config = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig", "domainID": uid}
-    team.claim("by-hand", config)
-    team.pod("one", "a1", claim="by-hand")
-    team.pod("two", "a1", claim="by-hand")
-    team.until_running("one", "two")
-    assert team.channels_inside("one") == team.channels_inside("two") == [f"channel{site.channel_of(uid)}"]
+    namespace.create_claim("shared", config)
+    namespace.create_pod("one", "a1", claim="shared")
+    namespace.create_pod("two", "a1", claim="shared")
+    namespace.until_running("one", "two")
+    expected = [f"channel{cluster.assigned_channel(uid)}"]
+    assert namespace.channels_in("one") == namespace.channels_in("two") == expected
 
 
-def test_the_clique_label_is_on_the_nodes(site: Site) -> None:
+def test_nodes_have_the_clique_label(cluster: DriverCluster) -> None:
     def cliques() -> dict[str, str]:
-        nodes = [node["metadata"] for node in site.kubectl.get("nodes")["items"]]
+        nodes = [node["metadata"] for node in cluster.kubectl.get("nodes")["items"]]
         return {node["name"]: node["labels"].get("nvidia.com/gpu.clique") for node in nodes}
 
-    site.until(lambda: cliques() == PARTITIONS)
+    cluster.until(lambda: cliques() == PARTITIONS)
 
 
-def test_deletion_waits_for_pods_and_names_them(site: Site, team: Team) -> None:
-    uid = team.domain("busy")
-    team.pod("worker", "a0", template="busy")
-    team.until_running("worker")
-    channel = site.channel_of(uid)
-    team.kubectl("delete", "computedomain", "busy", "--wait=false")
-    site.until(lambda: team.condition("busy", "Deleting") != {})
-    assert f"{team.name}/worker" in team.condition("busy", "Deleting")["message"]
-    assert not team.exists("resourceclaimtemplate", "busy")
-    assert site.channel_of(uid) == channel
-    team.delete("pod", "worker")
-    site.until(lambda: not team.exists("computedomain", "busy"))
-    entries = site.partition()["status"]["channels"]
-    (resting,) = [entry for entry in entries if entry["computeDomain"]["uid"] == uid]
-    assert (resting["channel"], resting["state"]) == (channel, "Resting")
+def test_the_deletion_of_a_computedomain_waits_for_its_pods_and_names_them(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    uid = namespace.create_domain("busy")
+    namespace.create_pod("worker", "a0", template="busy")
+    namespace.until_running("worker")
+    channel = cluster.assigned_channel(uid)
+    namespace.kubectl("delete", "computedomain", "busy", "--wait=false")
+    cluster.until(lambda: namespace.condition("busy", "Deleting") != {})
+    assert f"{namespace.name}/worker" in namespace.condition("busy", "Deleting")["message"]
+    assert not namespace.exists("resourceclaimtemplate", "busy")
+    assert cluster.assigned_channel(uid) == channel
+    namespace.delete("pod", "worker")
+    cluster.until(lambda: not namespace.exists("computedomain", "busy"))
+    entries = cluster.partition()["status"]["channels"]
+    (released,) = [entry for entry in entries if entry["computeDomain"]["uid"] == uid]
+    assert (released["channel"], released["state"]) == (channel, "Released")

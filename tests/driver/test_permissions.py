@@ -1,4 +1,4 @@
-"""What the programs did on the API server is what their permissions allow, and all of it: no more, no less."""
+"""The driver's service accounts have exactly the permissions that the driver uses."""
 
 from datetime import datetime
 from typing import Any
@@ -7,21 +7,22 @@ import pytest
 
 from imex_dra.api.nvlinknode import Fabric, FabricState
 from imex_dra.api.rbac import ACCOUNTS
-from tests.driver.site import Site, Team
+from tests.driver.cluster import DriverCluster
+from tests.driver.namespace import Namespace
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
 
-Use = tuple[str, str, str]
-"""Group, resource, verb."""
+Permission = tuple[str, str, str]
+"""API group, resource and verb."""
 
 
-def _lists(*resources: str) -> set[Use]:
+def _lists(*resources: str) -> set[Permission]:
     return {(group, resource, "list") for group, _, resource in (name.rpartition("/") for name in resources)}
 
 
-UNUSED: dict[str, set[Use]] = {
+NOT_ALWAYS_USED: dict[str, set[Permission]] = {
     "imex-controller": {
-        # Where the API server can't stream a list inside a watch, as this one does, it is asked for one.
+        # For API servers without streaming lists. The one of this test streams the list within the watch.
         *_lists(
             "resource.nvidia.com/computedomains",
             "resource.k8s.io/resourceclaimtemplates",
@@ -29,61 +30,69 @@ UNUSED: dict[str, set[Use]] = {
             "imex-dra.io/nvlinkpartitions",
             "nodes",
             "namespaces",
+            "apps/daemonsets",
+            "coordination.k8s.io/leases",
+            "resource.k8s.io/resourceslices",
         ),
-        # Somebody made the same template at the same moment.
+        # When a partition has no members any more, or when a forgotten node returns
+        # (controller/test_nvlinkpartition_reconciler.py).
+        ("imex-dra.io", "nvlinkpartitions", "delete"),
+        ("imex-dra.io", "nvlinkpartitions", "patch"),
+        # When the same template was created by another client at the same moment.
         ("resource.k8s.io", "resourceclaimtemplates", "get"),
-        # The same Event again within minutes.
+        # When the same Event is repeated within minutes.
         ("events.k8s.io", "events", "patch"),
     },
     "imex-node": {
         *_lists("imex-dra.io/nvlinkpartitions", "resource.k8s.io/resourceslices"),
-        # The node has moved to another partition (`test_reuse`).
+        # When the node has moved to another partition (test_channel_reuse.py).
         ("resource.k8s.io", "resourceslices", "patch"),
         ("resource.k8s.io", "resourceslices", "get"),
     },
 }
-"""Rights that a run need not use, and why it has them. Whatever else is never used is one too many."""
+"""Permissions that a run may not use, with the reason why they are needed."""
 
 
-def uses(site: Site, account: str) -> dict[Use, set[int]]:
-    """What an account asked for, and the answers."""
-    found: dict[Use, set[int]] = {}
-    for entry in site.requests():
-        if entry["user"]["username"] == f"system:serviceaccount:imex-dra:{account}" and "objectRef" in entry:
-            what = entry["objectRef"]
-            resource = "/".join(filter(None, (what["resource"], what.get("subresource"))))
-            use = (what.get("apiGroup", ""), resource, entry["verb"])
-            if not taken_away(site, resource, entry):
-                found.setdefault(use, set()).add(entry.get("responseStatus", {}).get("code", 0))
+def used(cluster: DriverCluster, account: str) -> dict[Permission, set[int]]:
+    """The permissions that the requests of an account needed, with the status codes of the responses."""
+    found: dict[Permission, set[int]] = {}
+    for event in cluster.audit_events():
+        if event["user"]["username"] == f"system:serviceaccount:imex-dra:{account}" and "objectRef" in event:
+            reference = event["objectRef"]
+            resource = "/".join(filter(None, (reference["resource"], reference.get("subresource"))))
+            permission = (reference.get("apiGroup", ""), resource, event["verb"])
+            if not was_revoked(cluster, resource, event):
+                found.setdefault(permission, set()).add(event.get("responseStatus", {}).get("code", 0))
     return found
 
 
-def taken_away(site: Site, resource: str, entry: dict[str, Any]) -> bool:
-    """By a test, for a while."""
-    asked = datetime.fromisoformat(entry["requestReceivedTimestamp"])
-    return any(resource == refused and start <= asked <= end for refused, start, end in site.refusals)
+def was_revoked(cluster: DriverCluster, resource: str, event: dict[str, Any]) -> bool:
+    received = datetime.fromisoformat(event["requestReceivedTimestamp"])
+    return any(resource == name and start <= received <= end for name, start, end in cluster.revoked_permissions)
 
 
-def allowed(account: str) -> set[Use]:
+def granted(account: str) -> set[Permission]:
     return {(rule.group, rule.resource, verb) for rule in ACCOUNTS[account] for verb in rule.verbs}
 
 
-def test_every_right_is_used_and_nothing_else_is_asked_for(site: Site, team: Team) -> None:
-    team.domain("train")
-    team.pod("p", "a0", template="train")
-    team.until_running("p")
-    team.domain("waiting")
-    with site.without_controller():
-        team.pod("q", "a0", template="waiting")
-        team.failure("q")
-    team.delete("pod", "p", "q")
-    team.delete("computedomain", "train", "waiting")
-    with site.hardware("b0", fabric=Fabric(FabricState.BROKEN, "for a moment")):
-        site.until(lambda: "b0" not in site.offering())
-    site.until_seats("b0")
+def test_every_permission_is_used_and_no_request_needs_another(
+    cluster: DriverCluster, namespace: Namespace
+) -> None:
+    namespace.create_domain("train")
+    namespace.create_pod("p", "a0", template="train")
+    namespace.until_running("p")
+    namespace.create_domain("waiting")
+    with cluster.without_controller():
+        namespace.create_pod("q", "a0", template="waiting")
+        namespace.prepare_error("q")
+    namespace.delete("pod", "p", "q")
+    namespace.delete("computedomain", "train", "waiting")
+    with cluster.hardware("b0", fabric=Fabric(FabricState.BROKEN, "for a moment")):
+        cluster.until(lambda: "b0" not in cluster.publishing_nodes())
+    cluster.until_published("b0")
     for account in ACCOUNTS:
-        may, did = allowed(account), uses(site, account)
-        assert {use for use, codes in did.items() if 403 in codes} == set(), f"{account} was refused"
-        assert did.keys() - may == set(), f"{account} did what its table does not have"
-        assert UNUSED[account] - may == set(), f"{account} has no such right any more"
-        assert may - did.keys() - UNUSED[account] == set(), f"{account} never used it"
+        may, did = granted(account), used(cluster, account)
+        assert {permission for permission, codes in did.items() if 403 in codes} == set(), f"{account}: forbidden"
+        assert did.keys() - may == set(), f"{account}: used, but not granted"
+        assert NOT_ALWAYS_USED[account] - may == set(), f"{account}: listed above, but not granted"
+        assert may - did.keys() - NOT_ALWAYS_USED[account] == set(), f"{account}: granted, but never used"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from imex_dra.kube.client import Client
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from tests.kube.proxy import Proxy
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.kube.faultproxy import FaultProxy
 
 
 @pytest.fixture
@@ -24,14 +24,13 @@ async def client(control_plane: ControlPlane) -> AsyncIterator[Client]:
 
 
 @pytest.fixture
-async def proxy(control_plane: ControlPlane) -> AsyncIterator[Proxy]:
-    async with Proxy(control_plane.url, control_plane.authority.certificate) as running:
+async def proxy(control_plane: ControlPlane) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(control_plane.url, control_plane.authority.certificate) as running:
         yield running
 
 
 @pytest.fixture
-async def far_client(control_plane: ControlPlane, proxy: Proxy, tmp_path: Path) -> AsyncIterator[Client]:
-    """A client at the far end of the proxy."""
+async def proxied_client(control_plane: ControlPlane, proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Client]:
     connected = Client.connect("imex-controller", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
     yield connected
     await connected.close()

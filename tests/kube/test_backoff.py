@@ -1,4 +1,4 @@
-"""Back-off: doubling up to a limit, half of it at random."""
+"""Exponential back-off with jitter."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from imex_dra.kube.backoff import Backoff
 
 
-def test_it_doubles_up_to_its_limit() -> None:
+def test_the_delay_doubles_up_to_the_limit() -> None:
     backoff = Backoff(1.0, 8.0, jitter=lambda: 1.0)
     assert [backoff.delay(failures) for failures in (0, 1, 2, 3, 4, 5, 10_000)] == [1, 1, 2, 4, 8, 8, 8]
 
@@ -18,7 +18,7 @@ def test_half_of_every_delay_is_random(failures: int, jitter: float) -> None:
     assert delay == full * (1 + jitter) / 2
 
 
-def test_of_a_crowd_no_two_come_back_together() -> None:
-    crowd = [Backoff(1.0, 60.0).delay(5) for _ in range(100)]
-    assert len(set(crowd)) == 100
-    assert max(crowd) - min(crowd) > 4
+def test_many_clients_do_not_retry_at_the_same_moment() -> None:
+    delays = [Backoff(1.0, 60.0).delay(5) for _ in range(100)]
+    assert len(set(delays)) == 100
+    assert max(delays) - min(delays) > 4

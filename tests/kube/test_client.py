@@ -1,4 +1,4 @@
-"""Requests and what comes back, on a real API server and over a bad line."""
+"""The client on a real API server, directly and through the fault-injecting proxy."""
 
 import asyncio
 import socket
@@ -22,8 +22,8 @@ from imex_dra.base.errors import (
 )
 from imex_dra.kube.client import Client
 from imex_dra.kube.connection import connect
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from tests.kube.proxy import Proxy
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.kube.faultproxy import FaultProxy
 
 pytestmark = pytest.mark.kube
 
@@ -32,18 +32,18 @@ def lease(namespace: str, name: str) -> Lease:
     return Lease(ObjectMeta(name=name, namespace=namespace), LeaseSpec(holder_identity="a"))
 
 
-async def test_what_is_not_there(client: Client, namespace: str) -> None:
+async def test_a_missing_object_is_not_found(client: Client, namespace: str) -> None:
     with pytest.raises(NotFound, match=r'leases\.coordination\.k8s\.io "x" not found'):
         await client.get(LEASES, Key(namespace, "x"))
 
 
-async def test_what_is_there_already(client: Client, namespace: str) -> None:
+async def test_creating_an_existing_object_already_exists(client: Client, namespace: str) -> None:
     await client.create(LEASES, lease(namespace, "x"))
     with pytest.raises(AlreadyExists):
         await client.create(LEASES, lease(namespace, "x"))
 
 
-async def test_a_patch_of_an_old_version(client: Client, namespace: str) -> None:
+async def test_a_patch_with_an_old_resource_version_conflicts(client: Client, namespace: str) -> None:
     old = await client.create(LEASES, lease(namespace, "x"))
     patch = {"metadata": {"resourceVersion": old.metadata.resource_version}, "spec": {"holderIdentity": "b"}}
     await client.patch(LEASES, Key(namespace, "x"), patch)
@@ -51,7 +51,7 @@ async def test_a_patch_of_an_old_version(client: Client, namespace: str) -> None
         await client.patch(LEASES, Key(namespace, "x"), patch)
 
 
-async def test_a_wrong_value_is_named_by_its_path(client: Client, namespace: str) -> None:
+async def test_an_invalid_value_is_reported_with_its_path(client: Client, namespace: str) -> None:
     body = {"apiVersion": COMPUTE_DOMAINS.api_version, "kind": "ComputeDomain", "spec": {"numNodes": -1}}
     with pytest.raises(Invalid, match=r"spec\.numNodes"):
         await client.patch(
@@ -63,14 +63,14 @@ async def test_a_wrong_value_is_named_by_its_path(client: Client, namespace: str
         )
 
 
-async def test_who_may_not(control_plane: ControlPlane, namespace: str) -> None:
-    nobody = Client.connect("imex-cli", control_plane.kubeconfig("nobody"))
-    with pytest.raises(Forbidden, match='User "nobody" cannot get resource "leases"'):
-        await nobody.get(LEASES, Key(namespace, "x"))
-    await nobody.close()
+async def test_a_user_without_permission_is_forbidden(control_plane: ControlPlane, namespace: str) -> None:
+    client = Client.connect("imex-cli", control_plane.kubeconfig("unprivileged"))
+    with pytest.raises(Forbidden, match='User "unprivileged" cannot get resource "leases"'):
+        await client.get(LEASES, Key(namespace, "x"))
+    await client.close()
 
 
-async def test_delete_spares_a_namesake_that_came_later(client: Client, namespace: str) -> None:
+async def test_delete_does_not_affect_a_recreated_object_of_the_same_name(client: Client, namespace: str) -> None:
     first = await client.create(LEASES, lease(namespace, "x"))
     await client.delete(LEASES, first)
     await client.create(LEASES, lease(namespace, "x"))
@@ -79,51 +79,53 @@ async def test_delete_spares_a_namesake_that_came_later(client: Client, namespac
     assert (await client.get(LEASES, Key(namespace, "x"))).spec.holder_identity == "a"
 
 
-async def test_too_many_requests_are_sent_again_when_the_server_says(far_client: Client, proxy: Proxy) -> None:
+async def test_a_throttled_write_is_sent_again(proxied_client: Client, proxy: FaultProxy) -> None:
     proxy.answer(429, times=2, retry_after="0")
-    created = await far_client.create(LEASES, lease("default", f"busy-{id(proxy)}"))
+    created = await proxied_client.create(LEASES, lease("default", f"busy-{id(proxy)}"))
     assert created.metadata.uid
     assert len(proxy.requests) == 3
 
 
-async def test_retry_after_is_kept_and_patience_ends(far_client: Client, proxy: Proxy) -> None:
+async def test_retry_after_is_honored_and_attempts_are_limited(proxied_client: Client, proxy: FaultProxy) -> None:
     proxy.answer(429, times=1, retry_after="1")
     start = asyncio.get_running_loop().time()
-    await far_client.list(NAMESPACES)
+    await proxied_client.list(NAMESPACES)
     assert asyncio.get_running_loop().time() - start >= 1.0
     proxy.answer(429, times=10, retry_after="0")
-    with pytest.raises(TooManyRequests, match="told to say 429"):
-        await far_client.list(NAMESPACES)
+    with pytest.raises(TooManyRequests, match="injected 429"):
+        await proxied_client.list(NAMESPACES)
 
 
-async def test_a_read_is_tried_again_and_a_write_is_not(far_client: Client, proxy: Proxy) -> None:
+async def test_a_failed_read_is_retried_and_a_failed_write_is_not(
+    proxied_client: Client, proxy: FaultProxy
+) -> None:
     proxy.answer(503, times=2)
-    assert await far_client.list(NAMESPACES)
+    assert await proxied_client.list(NAMESPACES)
     assert len(proxy.requests) == 3
     proxy.requests.clear()
     proxy.answer(503)
-    with pytest.raises(Unavailable, match="told to say 503"):
-        await far_client.create(LEASES, lease("default", "unsure"))
+    with pytest.raises(Unavailable, match="injected 503"):
+        await proxied_client.create(LEASES, lease("default", "not-retried"))
     assert len(proxy.requests) == 1
 
 
-async def test_a_server_that_is_not_there_is_named(tmp_path: Path, control_plane: ControlPlane) -> None:
-    async with Proxy(control_plane.url, control_plane.authority.certificate) as proxy:
-        nowhere = Client.connect("imex-cli", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
-    with pytest.raises(Unavailable, match=r"GET /api/v1/namespaces: no answer from 127\.0\.0\.1"):
-        await nowhere.list(NAMESPACES)
-    await nowhere.close()
+async def test_an_unreachable_server_is_named_in_the_error(tmp_path: Path, control_plane: ControlPlane) -> None:
+    async with FaultProxy(control_plane.url, control_plane.authority.certificate) as proxy:
+        unreachable = Client.connect("imex-cli", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
+    with pytest.raises(Unavailable, match=r"GET /api/v1/namespaces: no response from 127\.0\.0\.1"):
+        await unreachable.list(NAMESPACES)
+    await unreachable.close()
 
 
-async def test_over_ipv6(tmp_path: Path, control_plane: ControlPlane) -> None:
-    async with Proxy(control_plane.url, control_plane.authority.certificate, address="::1") as proxy:
+async def test_a_server_with_an_ipv6_address(tmp_path: Path, control_plane: ControlPlane) -> None:
+    async with FaultProxy(control_plane.url, control_plane.authority.certificate, address="::1") as proxy:
         client = Client.connect("imex-cli", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
         assert await client.list(NAMESPACES)
         await client.close()
         assert proxy.address.startswith("http://[::1]:")
 
 
-async def test_in_a_pod_the_token_file_is_read_again_when_it_was_rotated(
+async def test_in_a_pod_a_rotated_token_file_is_read_again(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = yaml.safe_load(control_plane.kubeconfig().read_text())
@@ -143,7 +145,7 @@ async def test_in_a_pod_the_token_file_is_read_again_when_it_was_rotated(
     await client.close()
 
 
-async def test_in_a_pod_of_an_ipv6_cluster(
+async def test_in_a_pod_the_service_host_can_be_an_ipv6_address(
     control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, content in (("token", "t"), ("namespace", "imex-dra")):
@@ -157,7 +159,7 @@ async def test_in_a_pod_of_an_ipv6_cluster(
     await http.aclose()
 
 
-async def test_outside_a_cluster_the_environment_names_the_file(
+async def test_outside_a_cluster_the_kubeconfig_environment_variable_is_used(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig()))
@@ -166,17 +168,17 @@ async def test_outside_a_cluster_the_environment_names_the_file(
     await client.close()
 
 
-async def test_connections_send_at_once_and_notice_a_server_that_vanished(control_plane: ControlPlane) -> None:
+async def test_connections_use_nodelay_and_tcp_keepalive(control_plane: ControlPlane) -> None:
     http = connect("imex-node", control_plane.kubeconfig())
     response = await http.get("/version")
-    line = response.extensions["network_stream"].get_extra_info("socket")
+    connection = response.extensions["network_stream"].get_extra_info("socket")
     options = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
-    assert line.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-    assert [line.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [1, 10, 2, 3]
+    assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert [connection.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [1, 10, 2, 3]
     await http.aclose()
 
 
-def test_no_configuration_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_configuration_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(
         Misconfigured, match="no usable cluster configuration in the pod's service account or KUBECONFIG"

@@ -1,4 +1,4 @@
-"""Leader election on a real API server: what virtual time can't show."""
+"""Leader election on a real API server."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ import pytest
 
 from imex_dra.api.meta import Key
 from imex_dra.api.views import LEASES
-from imex_dra.base.clock import SystemClock
+from imex_dra.base.clock import Clock
 from imex_dra.kube.client import Client
 from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from tests.kube.waiting import until
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.kube
 
 KEY = Key("default", "imex-controller")
-TIMING = Timing(duration=6, deadline=4.0, period=0.3)
+TIMING = Timing(lease_duration=6, renew_deadline=4.0, retry_period=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -25,32 +25,32 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield running
 
 
-async def test_leadership_passes_on_and_ends_with_the_api_server(fragile: ControlPlane) -> None:
-    at_work: list[str] = []
+async def test_leadership_is_handed_over_and_ends_when_the_api_server_is_down(fragile: ControlPlane) -> None:
+    working: list[str] = []
 
     async def work(name: str) -> None:
-        at_work.append(name)
-        assert len(at_work) == 1
+        working.append(name)
+        assert len(working) == 1
         try:
             await asyncio.sleep(600)
         finally:
-            at_work.remove(name)
+            working.remove(name)
 
-    async def stand(name: str) -> None:
+    async def run(name: str) -> None:
         client = Client.connect("imex-controller", fragile.kubeconfig())
         try:
-            await LeaderElection(client, KEY, name, SystemClock(), TIMING).lead(lambda: work(name))
+            await LeaderElection(client, KEY, name, Clock(), TIMING).lead(lambda: work(name))
         finally:
             await client.close()
 
     def candidate(name: str) -> "asyncio.Task[None]":
-        return asyncio.create_task(stand(name))
+        return asyncio.create_task(run(name))
 
     first = candidate("first")
-    await until(lambda: at_work == ["first"])
+    await until_async(lambda: working == ["first"])
     second = candidate("second")
     first.cancel()
-    await until(lambda: at_work == ["second"])
+    await until_async(lambda: working == ["second"])
     client = Client.connect("imex-cli", fragile.kubeconfig())
     lease = await client.get(LEASES, KEY)
     assert lease.spec.holder_identity == "second"
@@ -59,10 +59,10 @@ async def test_leadership_passes_on_and_ends_with_the_api_server(fragile: Contro
     fragile.kill_apiserver()
     with pytest.raises(LostLeadership, match="not renewed for 4 s"):
         await second
-    assert at_work == []
+    assert working == []
     fragile.start_apiserver()
     third = candidate("third")
-    await until(lambda: at_work == ["third"])
+    await until_async(lambda: working == ["third"])
     third.cancel()
     await asyncio.wait({third})
     assert (await client.get(LEASES, KEY)).spec.holder_identity == ""

@@ -1,4 +1,4 @@
-"""Leader election in virtual time: whatever the network does, never two at work."""
+"""Leader election in virtual time: at most one candidate works, even if networks and processes fail."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,29 +12,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from imex_dra.api.meta import Key
-from imex_dra.base.clock import LoopClock
 from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
-from tests.kube.memory import Memory, hang
-from tests.kube.processes import Process, make_task
-from tests.virtual import run, runner
+from tests.kube.fakeapiserver import FakeApiServer, hang
+from tests.kube.pausable import PausableProcess, make_task
+from tests.virtual import LoopClock, run, runner
 
 KEY = Key("imex-dra", "imex-controller")
-TIMING = Timing(duration=15, deadline=10.0, period=2.0)
+TIMING = Timing(lease_duration=15, renew_deadline=10.0, retry_period=2.0)
 STOPPING = 4.0
-"""How long the work takes to end when it is told to; less than duration - deadline."""
+"""Seconds that the work needs to stop; less than lease_duration - renew_deadline."""
 
-MARGIN = TIMING.duration - TIMING.deadline - STOPPING
-PATIENCE = 10.0
-"""After which a client gives up an answer."""
+MARGIN = TIMING.lease_duration - TIMING.renew_deadline - STOPPING
+REQUEST_TIMEOUT = 10.0
 
-
-WHO = st.integers(0, 2)
-BROKEN = st.sampled_from(["refused", "silent", "deaf"])
+CANDIDATES = st.integers(0, 2)
+FAULTS = st.sampled_from(["refused", "requests lost", "responses lost"])
 
 
 @dataclass
 class SkewedClock(LoopClock):
-    """The wall clocks of two machines need not agree, nor their monotonic clocks have one origin."""
+    """The wall clocks of two machines differ, and so do the origins of their monotonic clocks."""
 
     offset: float
 
@@ -50,62 +47,62 @@ def time() -> float:
 
 
 @dataclass
-class Line:
-    """A candidate's way to the API server: `fine`, `slow`, `refused`, `silent`, or `deaf`: answers are lost."""
+class Network:
+    """The network between a candidate and the API server."""
 
-    state: str = "fine"
-    there: float = 0.0
-    back: float = 0.0
+    fault: str = ""
+    request_delay: float = 0.0
+    response_delay: float = 0.0
     broken_since: float | None = None
 
-    async def carry_there(self) -> None:
-        await asyncio.sleep(self.there)
-        if self.state == "refused":
+    async def send_request(self) -> None:
+        await asyncio.sleep(self.request_delay)
+        if self.fault == "refused":
             raise httpx2.ConnectError("refused")
-        if self.state == "silent":
-            await self.give_up()
+        if self.fault == "requests lost":
+            await self.time_out()
 
-    async def carry_back(self) -> None:
-        await asyncio.sleep(self.back)
-        if self.state == "deaf":
-            await self.give_up()
+    async def send_response(self) -> None:
+        await asyncio.sleep(self.response_delay)
+        if self.fault == "responses lost":
+            await self.time_out()
 
-    async def give_up(self) -> None:
-        await asyncio.sleep(PATIENCE)
-        raise httpx2.ReadTimeout("no answer")
+    async def time_out(self) -> None:
+        await asyncio.sleep(REQUEST_TIMEOUT)
+        raise httpx2.ReadTimeout("no response")
 
 
 @dataclass
 class Candidate:
     name: str
     clock: SkewedClock
-    late: float
-    memory: Memory
+    start_delay: float
+    server: FakeApiServer
     changed: Callable[[], None]
-    line: Line = field(default_factory=Line)
-    process: Process = field(default_factory=Process)
-    busy: bool = False
-    ending: bool = False
-    dead: bool = False
-    stopped_at: float = 0.0
-    stopped_for: float = 0.0
-    awake_since: float = -1.0
+    network: Network = field(default_factory=Network)
+    process: PausableProcess = field(default_factory=PausableProcess)
+    working: bool = False
+    stopping: bool = False
+    killed: bool = False
+    paused_at: float = 0.0
+    paused_for: float = 0.0
+    resumed_at: float = -1.0
     terms: int = 0
 
     @property
     def excused(self) -> bool:
-        """Stopped for so long in this term that nobody can ask it to have ended in time."""
-        stopped = self.stopped_for + (time() - self.stopped_at if self.process.stopped else 0.0)
-        return stopped >= MARGIN
+        """Paused for so long in this term that it could not stop its work in time."""
+        paused = self.paused_for + (time() - self.paused_at if self.process.paused else 0.0)
+        return paused >= MARGIN
 
     @property
-    def just_awake(self) -> bool:
-        """Stopped a moment ago at any instruction; it had no time yet to look at the clock."""
-        return time() - self.awake_since < 0.001
+    def just_resumed(self) -> bool:
+        """It was paused at an arbitrary instruction and has not yet had a chance to look at the clock."""
+        return time() - self.resumed_at < 0.001
 
-    async def stand(self) -> None:
-        client = self.memory.client("imex-controller", self.line.carry_there, self.line.carry_back)
-        await asyncio.sleep(self.late)
+    async def run(self) -> None:
+        client = self.server.client("imex-controller", self.network.send_request, self.network.send_response)
+        await asyncio.sleep(self.start_delay)
         while True:
             election = LeaderElection(client, KEY, self.name, self.clock, TIMING)
             try:
@@ -114,152 +111,154 @@ class Candidate:
                 continue
 
     async def work(self) -> None:
-        self.busy, self.ending = True, False
-        if not self.just_awake:
-            self.stopped_for = 0.0
+        self.working, self.stopping = True, False
+        if not self.just_resumed:
+            self.paused_for = 0.0
         self.terms += 1
         self.changed()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            self.ending = True
+            self.stopping = True
             await asyncio.sleep(STOPPING)
-            self.busy = False
+            self.working = False
 
 
 class LeaseMachine(RuleBasedStateMachine):
-    """Three candidates; lines break and heal, processes stop, go on and die, strangers touch the Lease."""
+    """Three candidates; networks fail, processes are paused and killed, another client writes the Lease."""
 
     @initialize(offsets=st.tuples(*[st.floats(-1000, 1000)] * 3), delays=st.permutations([0.0, 0.7, 1.3]))
     def start(self, offsets: tuple[float, ...], delays: list[float]) -> None:
         self.runner = runner()
         self.runner.get_loop().set_task_factory(make_task)
-        self.memory = Memory()
+        self.server = FakeApiServer()
         self.candidates = [
-            Candidate(f"candidate-{number}", SkewedClock(offset), delay, self.memory, self.look)
+            Candidate(f"candidate-{number}", SkewedClock(offset), delay, self.server, self.check)
             for number, (offset, delay) in enumerate(zip(offsets, delays, strict=True))
         ]
-        self.overlap = ""
-        self.runner.run(self.open_the_poll())
+        self.violation = ""
+        self.runner.run(self.start_candidates())
 
-    async def open_the_poll(self) -> None:
-        self.tasks = [candidate.process.start(candidate.stand()) for candidate in self.candidates]
-        self.watching = asyncio.create_task(self.watch())
+    async def start_candidates(self) -> None:
+        self.tasks = [candidate.process.start(candidate.run()) for candidate in self.candidates]
+        self.checking = asyncio.create_task(self.check_periodically())
 
-    async def watch(self) -> None:
+    async def check_periodically(self) -> None:
         while True:
-            self.look()
+            self.check()
             await asyncio.sleep(1.0)
 
-    def look(self) -> None:
-        busy = [candidate for candidate in self.candidates if candidate.busy]
-        awake = [candidate for candidate in busy if not (candidate.process.stopped or candidate.just_awake)]
-        working = [candidate.name for candidate in awake if not candidate.ending]
-        unexcused = [candidate.name for candidate in busy if not candidate.excused]
-        if len(working) > 1:
-            self.overlap = f"at work together: {working}"
-        if len(unexcused) > 1 or (unexcused and working and {*unexcused, *working} != {*unexcused}):
-            self.overlap = f"{working} at work before {unexcused} had ended"
-        for candidate in busy:
-            since = candidate.line.broken_since
-            late = since is not None and time() - since > TIMING.deadline + TIMING.period + 0.1
-            if late and not candidate.ending and not candidate.process.stopped:
-                self.overlap = f"{candidate.name} still works, {time() - (since or 0)} s after its line broke"
+    def check(self) -> None:
+        working = [candidate for candidate in self.candidates if candidate.working]
+        running = [candidate for candidate in working if not (candidate.process.paused or candidate.just_resumed)]
+        active = [candidate.name for candidate in running if not candidate.stopping]
+        unexcused = [candidate.name for candidate in working if not candidate.excused]
+        if len(active) > 1:
+            self.violation = f"{active} work at the same time"
+        if len(unexcused) > 1 or (unexcused and active and {*unexcused, *active} != {*unexcused}):
+            self.violation = f"{active} started before {unexcused} had stopped"
+        for candidate in working:
+            since = candidate.network.broken_since
+            late = since is not None and time() - since > TIMING.renew_deadline + TIMING.retry_period + 0.1
+            if late and not candidate.stopping and not candidate.process.paused:
+                self.violation = f"{candidate.name} works {time() - (since or 0)} s after its network failed"
 
-    @rule(who=WHO, state=BROKEN)
-    def a_line_breaks(self, who: int, state: str) -> None:
-        self.runner.run(self.set_line(self.candidates[who].line, state))
+    @rule(number=CANDIDATES, fault=FAULTS)
+    def a_network_fails(self, number: int, fault: str) -> None:
+        self.runner.run(self.set_network(self.candidates[number].network, fault))
 
-    @rule(state=BROKEN, seconds=st.floats(TIMING.period, 2 * TIMING.duration))
-    def the_leaders_line_breaks_for(self, state: str, seconds: float) -> None:
-        for who, candidate in enumerate(self.candidates):
-            if candidate.busy:
-                self.a_line_breaks(who, state)
+    @rule(fault=FAULTS, seconds=st.floats(TIMING.retry_period, 2 * TIMING.lease_duration))
+    def the_leaders_network_fails_for(self, fault: str, seconds: float) -> None:
+        for number, candidate in enumerate(self.candidates):
+            if candidate.working:
+                self.a_network_fails(number, fault)
         self.time_passes(seconds)
 
-    @rule(who=WHO, there=st.floats(0, 5), back=st.floats(0, 9))
-    def a_line_is_slow(self, who: int, there: float, back: float) -> None:
-        self.runner.run(self.set_line(self.candidates[who].line, "slow", there, back))
+    @rule(number=CANDIDATES, request_delay=st.floats(0, 5), response_delay=st.floats(0, 9))
+    def a_network_is_slow(self, number: int, request_delay: float, response_delay: float) -> None:
+        self.runner.run(self.set_network(self.candidates[number].network, "", request_delay, response_delay))
 
-    @rule(who=WHO)
-    def a_line_heals(self, who: int) -> None:
-        self.runner.run(self.set_line(self.candidates[who].line, "fine"))
+    @rule(number=CANDIDATES)
+    def a_network_recovers(self, number: int) -> None:
+        self.runner.run(self.set_network(self.candidates[number].network, ""))
 
-    async def set_line(self, line: Line, state: str, there: float = 0.0, back: float = 0.0) -> None:
-        line.state, line.there, line.back = state, there, back
-        if state in ("fine", "slow"):
-            line.broken_since = None
-        elif line.broken_since is None:
-            line.broken_since = time()
+    async def set_network(
+        self, network: Network, fault: str, request_delay: float = 0.0, response_delay: float = 0.0
+    ) -> None:
+        network.fault, network.request_delay, network.response_delay = fault, request_delay, response_delay
+        if not fault:
+            network.broken_since = None
+        elif network.broken_since is None:
+            network.broken_since = time()
 
-    @rule(who=WHO)
-    def a_process_is_stopped(self, who: int) -> None:
-        self.runner.run(self.stop(self.candidates[who]))
+    @rule(number=CANDIDATES)
+    def a_process_is_paused(self, number: int) -> None:
+        self.runner.run(self.pause(self.candidates[number]))
 
-    async def stop(self, candidate: Candidate) -> None:
-        if not candidate.process.stopped:
-            candidate.process.stop()
-            candidate.stopped_at = time()
+    async def pause(self, candidate: Candidate) -> None:
+        if not candidate.process.paused:
+            candidate.process.pause()
+            candidate.paused_at = time()
 
-    @rule(who=WHO)
-    def a_process_goes_on(self, who: int) -> None:
-        if not self.candidates[who].dead:
-            self.runner.run(self.go_on(self.candidates[who]))
+    @rule(number=CANDIDATES)
+    def a_process_is_resumed(self, number: int) -> None:
+        if not self.candidates[number].killed:
+            self.runner.run(self.resume(self.candidates[number]))
 
-    @precondition(lambda self: sum(candidate.dead for candidate in self.candidates) < 2)
-    @rule(who=WHO)
-    def a_process_dies(self, who: int) -> None:
-        self.a_process_is_stopped(who)
-        self.candidates[who].dead, self.candidates[who].busy = True, False
+    @precondition(lambda self: sum(candidate.killed for candidate in self.candidates) < 2)
+    @rule(number=CANDIDATES)
+    def a_process_is_killed(self, number: int) -> None:
+        self.a_process_is_paused(number)
+        self.candidates[number].killed, self.candidates[number].working = True, False
 
-    async def go_on(self, candidate: Candidate) -> None:
-        if candidate.process.stopped:
-            candidate.stopped_for += time() - candidate.stopped_at
-            candidate.awake_since = time()
-            candidate.process.go_on()
+    async def resume(self, candidate: Candidate) -> None:
+        if candidate.process.paused:
+            candidate.paused_for += time() - candidate.paused_at
+            candidate.resumed_at = time()
+            candidate.process.resume()
             await asyncio.sleep(0.001)
-            self.look()
+            self.check()
 
     @rule()
-    def somebody_touches_the_lease(self) -> None:
-        for path, lease in list(self.memory.objects.items()):
-            self.memory.store(path, lease)
+    def another_client_writes_the_lease(self) -> None:
+        for path, lease in list(self.server.objects.items()):
+            self.server.store(path, lease)
 
     @rule(seconds=st.floats(0.1, 25))
     def time_passes(self, seconds: float) -> None:
         self.runner.run(asyncio.sleep(seconds))
 
     @invariant()
-    def never_two_at_work(self) -> None:
-        assert not self.overlap
+    def at_most_one_candidate_works(self) -> None:
+        assert not self.violation
 
     def teardown(self) -> None:
         try:
-            self.somebody_leads_in_the_end_and_stays()
+            self.after_recovery_one_candidate_leads_and_stays_leader()
         finally:
-            self.runner.run(self.close_the_poll())
+            self.runner.run(self.stop_candidates())
             self.runner.close()
 
-    def somebody_leads_in_the_end_and_stays(self) -> None:
-        for who, candidate in enumerate(self.candidates):
-            self.a_line_heals(who)
-            self.a_process_goes_on(who)
-            assert candidate.dead or not candidate.process.stopped
-        self.time_passes(PATIENCE + TIMING.duration + STOPPING + 2 * TIMING.period)
-        (leader,) = [candidate for candidate in self.candidates if candidate.busy]
+    def after_recovery_one_candidate_leads_and_stays_leader(self) -> None:
+        for number, candidate in enumerate(self.candidates):
+            self.a_network_recovers(number)
+            self.a_process_is_resumed(number)
+            assert candidate.killed or not candidate.process.paused
+        self.time_passes(REQUEST_TIMEOUT + TIMING.lease_duration + STOPPING + 2 * TIMING.retry_period)
+        (leader,) = [candidate for candidate in self.candidates if candidate.working]
         terms = sum(candidate.terms for candidate in self.candidates)
         self.time_passes(20)
-        self.never_two_at_work()
-        assert leader.busy
-        assert not leader.ending
+        self.at_most_one_candidate_works()
+        assert leader.working
+        assert not leader.stopping
         assert sum(candidate.terms for candidate in self.candidates) == terms
 
-    async def close_the_poll(self) -> None:
+    async def stop_candidates(self) -> None:
         for candidate in self.candidates:
-            candidate.process.go_on()
-        for task in [*self.tasks, self.watching]:
+            candidate.process.resume()
+        for task in [*self.tasks, self.checking]:
             task.cancel()
-        await asyncio.wait([*self.tasks, self.watching])
+        await asyncio.wait([*self.tasks, self.checking])
 
 
 TestLease = LeaseMachine.TestCase
@@ -267,16 +266,16 @@ TestLease.settings = settings(max_examples=25, stateful_step_count=20)
 
 
 @dataclass
-class Stage:
-    """Who is at work, and whether it was ever more than one."""
+class Workload:
+    """Fails if two leaders work at the same time."""
 
     working: set[str] = field(default_factory=set)
-    turns: list[str] = field(default_factory=list)
+    leaders: list[str] = field(default_factory=list)
 
     async def work(self, name: str) -> None:
         self.working.add(name)
-        self.turns.append(name)
-        assert len(self.working) == 1, f"at work together: {self.working}"
+        self.leaders.append(name)
+        assert len(self.working) == 1, f"{self.working} work at the same time"
         try:
             await asyncio.sleep(10_000)
         finally:
@@ -284,155 +283,155 @@ class Stage:
             self.working.remove(name)
 
 
-def elect(memory: Memory, name: str, stage: Stage) -> "asyncio.Task[None]":
-    election = LeaderElection(memory.client("imex-controller"), KEY, name, LoopClock(), TIMING)
-    return asyncio.create_task(election.lead(lambda: stage.work(name)))
+def elect(server: FakeApiServer, name: str, workload: Workload) -> "asyncio.Task[None]":
+    election = LeaderElection(server.client("imex-controller"), KEY, name, LoopClock(), TIMING)
+    return asyncio.create_task(election.lead(lambda: workload.work(name)))
 
 
-def test_a_leader_that_leaves_in_order_lets_the_next_one_start_at_once() -> None:
+def test_a_leader_that_stops_releases_the_lease_for_the_next_candidate() -> None:
     async def scenario() -> None:
-        memory, stage = Memory(), Stage()
-        first = elect(memory, "first", stage)
+        server, workload = FakeApiServer(), Workload()
+        first = elect(server, "first", workload)
         await asyncio.sleep(1)
-        second = elect(memory, "second", stage)
+        second = elect(server, "second", workload)
         await asyncio.sleep(5)
-        assert stage.turns == ["first"]
+        assert workload.leaders == ["first"]
         first.cancel()
-        await asyncio.sleep(STOPPING + TIMING.period + 0.1)
+        await asyncio.sleep(STOPPING + TIMING.retry_period + 0.1)
         assert first.cancelled()
-        assert stage.turns == ["first", "second"]
+        assert workload.leaders == ["first", "second"]
         second.cancel()
         await asyncio.wait({second})
 
     run(scenario())
 
 
-def test_a_leader_cut_off_stops_in_time_and_says_so() -> None:
+def test_a_leader_that_cannot_reach_the_api_server_stops_before_the_lease_expires() -> None:
     async def scenario() -> None:
-        memory, stage = Memory(), Stage()
-        cut = asyncio.Event()
+        server, workload = FakeApiServer(), Workload()
+        disconnected = asyncio.Event()
 
-        async def line() -> None:
-            if cut.is_set():
+        async def before() -> None:
+            if disconnected.is_set():
                 await hang()
 
-        election = LeaderElection(memory.client("c", line), KEY, "first", LoopClock(), TIMING)
-        first = asyncio.create_task(election.lead(lambda: stage.work("first")))
+        election = LeaderElection(server.client("c", before), KEY, "first", LoopClock(), TIMING)
+        first = asyncio.create_task(election.lead(lambda: workload.work("first")))
         await asyncio.sleep(1)
-        cut.set()
+        disconnected.set()
         with pytest.raises(LostLeadership, match="not renewed for 10 s"):
             await first
-        assert not stage.working
-        assert asyncio.get_running_loop().time() < 1 + TIMING.period + TIMING.duration
+        assert not workload.working
+        assert asyncio.get_running_loop().time() < 1 + TIMING.retry_period + TIMING.lease_duration
 
     run(scenario())
 
 
-def test_the_works_own_failure_reaches_the_caller_and_frees_the_lease() -> None:
+def test_a_failure_of_the_work_is_raised_and_releases_the_lease() -> None:
     async def fail() -> None:
         raise RuntimeError("broken")
 
     async def scenario() -> None:
-        memory = Memory()
-        election = LeaderElection(memory.client("c"), KEY, "first", LoopClock(), TIMING)
+        server = FakeApiServer()
+        election = LeaderElection(server.client("c"), KEY, "first", LoopClock(), TIMING)
         with pytest.raises(RuntimeError, match="broken"):
             await election.lead(fail)
-        (lease,) = memory.objects.values()
+        (lease,) = server.objects.values()
         assert lease["spec"]["holderIdentity"] == ""
 
     run(scenario())
 
 
-def test_a_renewal_that_fails_for_a_reason_of_its_own_is_not_taken_for_an_order_to_stop() -> None:
+def test_an_unexpected_error_in_renewal_stops_the_work_and_is_raised() -> None:
     async def scenario() -> None:
-        memory, stage = Memory(), Stage()
+        server, workload = FakeApiServer(), Workload()
 
-        async def line() -> None:
-            if memory.writes:
+        async def before() -> None:
+            if server.writes:
                 raise RuntimeError("a bug")
 
-        election = LeaderElection(memory.client("c", line), KEY, "first", LoopClock(), TIMING)
+        election = LeaderElection(server.client("c", before), KEY, "first", LoopClock(), TIMING)
         with pytest.raises(RuntimeError, match="a bug"):
-            await election.lead(lambda: stage.work("first"))
-        assert not stage.working
+            await election.lead(lambda: workload.work("first"))
+        assert not workload.working
 
     run(scenario())
 
 
-def test_a_rival_that_took_the_lease_ends_the_work_at_once() -> None:
+def test_the_work_stops_at_once_if_another_candidate_holds_the_lease() -> None:
     async def scenario() -> None:
-        memory, stage = Memory(), Stage()
-        first = elect(memory, "first", stage)
+        server, workload = FakeApiServer(), Workload()
+        first = elect(server, "first", workload)
         await asyncio.sleep(1)
-        (path,) = memory.objects
-        memory.store(path, {**memory.objects[path], "spec": {"holderIdentity": "rival"}})
-        with pytest.raises(LostLeadership, match="held by rival"):
+        (path,) = server.objects
+        server.store(path, {**server.objects[path], "spec": {"holderIdentity": "other"}})
+        with pytest.raises(LostLeadership, match="held by other"):
             await first
-        assert asyncio.get_running_loop().time() < 1 + TIMING.period + STOPPING + 0.1
-        assert memory.objects[path]["spec"]["holderIdentity"] == "rival"
+        assert asyncio.get_running_loop().time() < 1 + TIMING.retry_period + STOPPING + 0.1
+        assert server.objects[path]["spec"]["holderIdentity"] == "other"
 
     run(scenario())
 
 
-def test_a_lease_that_was_deleted_ends_its_holders_work_before_a_rival_that_knew_it_starts() -> None:
+def test_after_the_lease_is_deleted_the_holder_stops_before_a_candidate_that_saw_it_starts() -> None:
     async def scenario() -> None:
-        memory, stage = Memory(), Stage()
-        first = elect(memory, "first", stage)
+        server, workload = FakeApiServer(), Workload()
+        first = elect(server, "first", workload)
         await asyncio.sleep(1)
-        second = elect(memory, "second", stage)
+        second = elect(server, "second", workload)
         await asyncio.sleep(5)
-        memory.objects.clear()
+        server.objects.clear()
         with pytest.raises(LostLeadership, match="was deleted"):
             await first
-        assert stage.turns == ["first"]
-        assert asyncio.get_running_loop().time() < 6 + TIMING.period + STOPPING + 0.1
-        await asyncio.sleep(TIMING.duration + TIMING.period)
-        assert stage.turns == ["first", "second"]
+        assert workload.leaders == ["first"]
+        assert asyncio.get_running_loop().time() < 6 + TIMING.retry_period + STOPPING + 0.1
+        await asyncio.sleep(TIMING.lease_duration + TIMING.retry_period)
+        assert workload.leaders == ["first", "second"]
         second.cancel()
         await asyncio.wait({second})
 
     run(scenario())
 
 
-def test_a_leader_that_takes_long_to_leave_stays_the_holder_until_it_left() -> None:
+def test_a_leader_whose_work_stops_slowly_holds_the_lease_until_it_has_stopped() -> None:
     async def scenario() -> None:
-        memory, stage = Memory(), Stage()
-        left: list[float] = []
+        server, workload = FakeApiServer(), Workload()
+        stopped_at: list[float] = []
 
         async def work() -> None:
             try:
                 await asyncio.sleep(10_000)
             finally:
-                await asyncio.sleep(3 * TIMING.duration)
-                left.append(time())
+                await asyncio.sleep(3 * TIMING.lease_duration)
+                stopped_at.append(time())
 
-        election = LeaderElection(memory.client("c"), KEY, "first", LoopClock(), TIMING)
+        election = LeaderElection(server.client("c"), KEY, "first", LoopClock(), TIMING)
         first = asyncio.create_task(election.lead(work))
         await asyncio.sleep(1)
-        second = elect(memory, "second", stage)
+        second = elect(server, "second", workload)
         first.cancel()
-        await asyncio.sleep(3 * TIMING.duration - 1)
-        assert (stage.turns, left) == ([], [])
-        await asyncio.sleep(TIMING.period + 1)
-        assert stage.turns == ["second"]
+        await asyncio.sleep(3 * TIMING.lease_duration - 1)
+        assert (workload.leaders, stopped_at) == ([], [])
+        await asyncio.sleep(TIMING.retry_period + 1)
+        assert workload.leaders == ["second"]
         second.cancel()
         await asyncio.wait({first, second})
 
     run(scenario())
 
 
-def test_the_deadline_counts_from_the_sending_of_the_last_good_renewal_and_is_kept_to_the_moment() -> None:
+def test_the_renew_deadline_counts_from_the_moment_the_last_successful_renewal_was_sent() -> None:
     async def scenario() -> None:
-        memory, stopped = Memory(), asyncio.Event()
-        sendings: list[float] = []
+        server, stopped = FakeApiServer(), asyncio.Event()
+        sent_at: list[float] = []
 
-        async def there() -> None:
-            sendings.append(time())
-            if len(sendings) > 3:
+        async def before() -> None:
+            sent_at.append(time())
+            if len(sent_at) > 3:
                 raise httpx2.ConnectError("refused")
 
-        async def back() -> None:
-            if len(sendings) > 2:
+        async def after() -> None:
+            if len(sent_at) > 2:
                 await asyncio.sleep(3)
 
         async def work() -> None:
@@ -441,11 +440,11 @@ def test_the_deadline_counts_from_the_sending_of_the_last_good_renewal_and_is_ke
             finally:
                 stopped.set()
 
-        timing = Timing(duration=15, deadline=9.0, period=4.0)
-        election = LeaderElection(memory.client("c", there, back), KEY, "first", LoopClock(), timing)
+        timing = Timing(lease_duration=15, renew_deadline=9.0, retry_period=4.0)
+        election = LeaderElection(server.client("c", before, after), KEY, "first", LoopClock(), timing)
         first = asyncio.create_task(election.lead(work))
         await stopped.wait()
-        assert sendings == [0, 0, 4, 11]  # get, create, renew with an answer at 7, renew in vain
+        assert sent_at == [0, 0, 4, 11]  # get, create, renewal with a response at 7, failed renewal
         assert time() == pytest.approx(4 + 9)
         await asyncio.wait({first})
         assert isinstance(first.exception(), LostLeadership)
@@ -453,20 +452,20 @@ def test_the_deadline_counts_from_the_sending_of_the_last_good_renewal_and_is_ke
     run(scenario())
 
 
-def test_a_leadership_whose_answer_came_too_late_is_asked_for_anew() -> None:
+def test_an_acquisition_whose_response_was_too_late_is_repeated() -> None:
     async def scenario() -> None:
-        memory, stage, slow = Memory(), Stage(), [2 * TIMING.deadline]
+        server, workload, slow = FakeApiServer(), Workload(), [2 * TIMING.renew_deadline]
 
-        async def back() -> None:
-            if memory.writes and slow:
+        async def after() -> None:
+            if server.writes and slow:
                 await asyncio.sleep(slow.pop())
 
-        election = LeaderElection(memory.client("c", after=back), KEY, "first", LoopClock(), TIMING)
-        first = asyncio.create_task(election.lead(lambda: stage.work("first")))
-        await asyncio.sleep(2 * TIMING.deadline + TIMING.period - 0.1)
-        assert stage.turns == []
+        election = LeaderElection(server.client("c", after=after), KEY, "first", LoopClock(), TIMING)
+        first = asyncio.create_task(election.lead(lambda: workload.work("first")))
+        await asyncio.sleep(2 * TIMING.renew_deadline + TIMING.retry_period - 0.1)
+        assert workload.leaders == []
         await asyncio.sleep(1)
-        assert stage.turns == ["first"]
+        assert workload.leaders == ["first"]
         first.cancel()
         await asyncio.wait({first})
 

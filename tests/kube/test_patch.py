@@ -1,4 +1,4 @@
-"""Patches: as small as can be, and blind to nothing that others wrote."""
+"""Merge patches: minimal, and without effect on fields that the view does not have."""
 
 from typing import Annotated, Any
 
@@ -22,9 +22,9 @@ from imex_dra.api.views import NAMESPACES
 from imex_dra.base.errors import Conflict
 from imex_dra.kube.client import Client
 from imex_dra.kube.patch import apply_fields, covers, merge_patch, patch_changes
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.conftest import CRDS
-from tests.kube.memory import merged
+from tests.kube.fakeapiserver import apply_merge_patch
 
 
 class Entry(View, frozen=True):
@@ -56,31 +56,31 @@ THINGS = st.builds(
 )
 
 
-def with_strangers(value: Any) -> Any:
-    """The same object as a newer version would have written it, with fields that we don't know."""
+def with_unknown_fields(value: Any) -> Any:
+    """The same object as a newer version would have written it."""
     if isinstance(value, dict):
-        return {"stranger": "kept", **{name: with_strangers(content) for name, content in value.items()}}
-    return [with_strangers(item) for item in value] if isinstance(value, list) else value
+        return {"unknown": "kept", **{name: with_unknown_fields(content) for name, content in value.items()}}
+    return [with_unknown_fields(item) for item in value] if isinstance(value, list) else value
 
 
 @given(before=THINGS, after=THINGS)
-def test_the_patch_makes_the_one_into_the_other(before: Thing, after: Thing) -> None:
+def test_the_patch_turns_one_version_into_the_other(before: Thing, after: Thing) -> None:
     live = msgspec.json.decode(msgspec.json.encode(before))
     patch = merge_patch(before, after, live)
-    assert msgspec.convert(merged(live, patch), Thing) == after
+    assert msgspec.convert(apply_merge_patch(live, patch), Thing) == after
     assert (patch == {}) == (before == after)
 
 
 @given(before=THINGS, after=THINGS)
-def test_fields_that_we_do_not_know_survive(before: Thing, after: Thing) -> None:
-    live = with_strangers(msgspec.json.decode(msgspec.json.encode(before)))
-    result = merged(live, merge_patch(before, after, live))
-    assert result["stranger"] == "kept"
-    kept = {entry["name"] for entry in result.get("status", {}).get("entries", []) if "stranger" in entry}
+def test_unknown_fields_are_preserved(before: Thing, after: Thing) -> None:
+    live = with_unknown_fields(msgspec.json.decode(msgspec.json.encode(before)))
+    result = apply_merge_patch(live, merge_patch(before, after, live))
+    assert result["unknown"] == "kept"
+    kept = {entry["name"] for entry in result.get("status", {}).get("entries", []) if "unknown" in entry}
     assert kept == {e.name for e in before.status.entries} & {e.name for e in after.status.entries}
 
 
-def test_covers() -> None:
+def test_covers_compares_only_the_given_fields() -> None:
     live = {"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {"x": [1]}}
     assert covers(live, {"metadata": {"labels": {"a": "1"}}})
     assert covers(live, {"spec": {"x": [1]}})
@@ -90,7 +90,7 @@ def test_covers() -> None:
 
 
 async def partition(client: Client, name: str) -> NVLinkPartition:
-    spec = NVLinkPartitionSpec(slots=24, name_format="imex-0a1b2c3d-%03d")
+    spec = NVLinkPartitionSpec(max_nodes=24, name_format="imex-0a1b2c3d-%03d")
     return await client.create(NVLINK_PARTITIONS, NVLinkPartition(AnnotatedMeta(name=name), spec))
 
 
@@ -99,7 +99,7 @@ def with_members(live: NVLinkPartition, *members: Member) -> NVLinkPartition:
 
 
 @pytest.mark.kube
-async def test_on_the_server_a_write_is_for_one_version_only_and_an_empty_one_is_not_sent(client: Client) -> None:
+async def test_on_the_server_an_outdated_write_conflicts_and_an_empty_one_is_not_sent(client: Client) -> None:
     live = await partition(client, "versions.1")
     member = Member("n0", 0, "127.0.0.1", MemberState.JOINING)
     after = await patch_changes(client, NVLINK_PARTITIONS, live, with_members(live, member), subresource="status")
@@ -117,27 +117,27 @@ async def test_on_the_server_a_write_is_for_one_version_only_and_an_empty_one_is
 
 
 @pytest.mark.kube
-async def test_on_the_server_a_newer_versions_fields_survive_an_older_controller(
+async def test_on_the_server_fields_of_a_newer_crd_are_preserved(
     control_plane: ControlPlane, client: Client
 ) -> None:
     crd = yaml.safe_load((CRDS / "imex-dra.io_nvlinkpartitions.yaml").read_text())
     newer = msgspec.json.decode(msgspec.json.encode(crd))
     status = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     status["members"]["items"]["properties"]["rail"] = {"type": "string"}
-    status["colour"] = {"type": "string"}
+    status["color"] = {"type": "string"}
     control_plane.kubectl.apply(newer)
     try:
         live = await partition(client, "newer.1")
-        member = {"node": "n0", "slot": 0, "address": "127.0.0.1", "state": "Joining", "rail": "left"}
+        member = {"node": "n0", "index": 0, "address": "127.0.0.1", "state": "Joining", "rail": "left"}
         path = Key("", "newer.1")
-        patch = {"status": {"members": [member], "colour": "green"}}
+        patch = {"status": {"members": [member], "color": "green"}}
         live = await client.patch(NVLINK_PARTITIONS, path, patch, subresource="status")
         ready = Member("n0", 0, "127.0.0.1", MemberState.READY)
         joining = Member("n1", 1, "127.0.0.2", MemberState.JOINING)
         after = with_members(live, ready, joining)
         await patch_changes(client, NVLINK_PARTITIONS, live, after, subresource="status")
         raw = msgspec.json.decode(await client.get_raw(NVLINK_PARTITIONS, path))
-        assert raw["status"]["colour"] == "green"
+        assert raw["status"]["color"] == "green"
         assert raw["status"]["members"][0] == {**member, "state": "Ready"}
         assert raw["status"]["members"][1]["node"] == "n1"
     finally:
@@ -145,7 +145,9 @@ async def test_on_the_server_a_newer_versions_fields_survive_an_older_controller
 
 
 @pytest.mark.kube
-async def test_on_the_server_apply_owns_its_fields_and_skips_what_is_there(client: Client, namespace: str) -> None:
+async def test_on_the_server_apply_owns_its_fields_and_skips_unchanged_ones(
+    client: Client, namespace: str
+) -> None:
     live = await client.get(NAMESPACES, Key("", namespace))
     labels = {"metadata": {"labels": {"nvidia.com/gpu.clique": "x.1"}}}
     after = await apply_fields(client, NAMESPACES, live, labels)
@@ -155,3 +157,15 @@ async def test_on_the_server_apply_owns_its_fields_and_skips_what_is_there(clien
     raw = msgspec.json.decode(await client.get_raw(NAMESPACES, Key("", namespace)))
     owners = [entry["manager"] for entry in raw["metadata"]["managedFields"] if entry["operation"] == "Apply"]
     assert owners == ["imex-controller"]
+
+
+@pytest.mark.kube
+async def test_on_the_server_apply_does_not_change_a_value_that_somebody_else_set(
+    client: Client, namespace: str
+) -> None:
+    key, label = Key("", namespace), "nvidia.com/gpu.clique"
+    theirs = {"metadata": {"labels": {label: "theirs"}}}
+    live = await client.patch(NAMESPACES, key, theirs, fieldManager="somebody-else")
+    with pytest.raises(Conflict, match="somebody-else"):
+        await apply_fields(client, NAMESPACES, live, {"metadata": {"labels": {label: "ours"}}})
+    assert (await client.get(NAMESPACES, key)).metadata.labels[label] == "theirs"

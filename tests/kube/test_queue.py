@@ -1,4 +1,4 @@
-"""The work queue in virtual time, against a model of who must be handed out when."""
+"""The work queue in virtual time, against a model of which key is handed out when."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,30 +15,37 @@ from imex_dra.kube.queue import ShutDown, WorkQueue
 from tests.virtual import run, runner
 
 R = TypeVar("R")
-KEYS = st.sampled_from("abc")
+KEYS = st.sampled_from(["a1", "a2", "a3", "b1", "b2", "c1"])
 SECONDS = st.integers(0, 40).map(lambda quarters: quarters / 4)
 
 
+def group_of(key: str) -> str:
+    return key[0]
+
+
 class QueueMachine(RuleBasedStateMachine):
-    """Hands take keys, some wait for one, and the model says exactly who holds and who waits for what."""
+    """Workers take keys or wait for one. The model knows which keys are ready, in process, and delayed."""
 
     @initialize()
     def start(self) -> None:
         self.runner = runner()
-        self.queue: WorkQueue[str] = WorkQueue(Backoff(1.0, 8.0, jitter=lambda: 1.0))
-        self.waiting: list[asyncio.Task[str]] = []
+        self.queue: WorkQueue[str] = WorkQueue(Backoff(1.0, 8.0, jitter=lambda: 1.0), group=group_of)
+        self.getters: list[asyncio.Task[str]] = []
         self.now = 0.0
         self.ready: list[str] = []
-        self.held: set[str] = set()
-        self.again: set[str] = set()
+        """In the order in which they were added."""
+        self.turns: list[str] = []
+        """Groups with ready keys, the next one first."""
+        self.processing: set[str] = set()
+        self.added_meanwhile: set[str] = set()
         self.due: dict[str, tuple[float, int]] = {}
         self.failures: dict[str, int] = {}
         self.step = 0
-        self.asked: dict[str, int] = {}
-        self.handed: dict[str, int] = {}
+        self.added_at: dict[str, int] = {}
+        self.handed_out_at: dict[str, int] = {}
 
     def act(self, action: Callable[[], R]) -> R:
-        """Inside the loop, and then everything that follows at once."""
+        """Runs the action in the event loop, and everything that follows from it immediately."""
 
         async def acting() -> R:
             result = action()
@@ -47,29 +54,35 @@ class QueueMachine(RuleBasedStateMachine):
 
         self.step += 1
         result = self.runner.run(acting())
-        self.hand_over()
+        self.check_getters()
         return result
 
-    def hand_over(self) -> None:
-        """To those who wait, in the order in which they came."""
-        while self.waiting and self.ready:
-            task = self.waiting.pop(0)
-            assert task.done(), f"{self.ready} could be had, and nobody was woken"
+    def check_getters(self) -> None:
+        """Getters get ready keys in the order in which they began to wait."""
+        while self.getters and self.ready:
+            task = self.getters.pop(0)
+            assert task.done(), f"{self.ready} are ready, and no getter was woken"
             self.model_take(task.result())
-        assert not any(task.done() for task in self.waiting)
+        assert not any(task.done() for task in self.getters)
 
     def model_take(self, key: str) -> None:
-        assert key == self.ready.pop(0)
-        assert key not in self.held, "in two hands"
-        self.held.add(key)
-        self.handed[key] = self.step
+        group = self.turns.pop(0)
+        assert key == next(ready for ready in self.ready if group_of(ready) == group)
+        self.ready.remove(key)
+        if any(group_of(ready) == group for ready in self.ready):
+            self.turns.append(group)
+        assert key not in self.processing, "handed out twice"
+        self.processing.add(key)
+        self.handed_out_at[key] = self.step
 
     def model_add(self, key: str) -> None:
         self.due.pop(key, None)
-        if key in self.held:
-            self.again.add(key)
+        if key in self.processing:
+            self.added_meanwhile.add(key)
         elif key not in self.ready:
             self.ready.append(key)
+            if group_of(key) not in self.turns:
+                self.turns.append(group_of(key))
 
     def model_add_after(self, key: str, delay: float) -> None:
         due = (self.now + delay, self.step)
@@ -79,30 +92,36 @@ class QueueMachine(RuleBasedStateMachine):
             self.due[key] = due
 
     def model_done(self, key: str) -> None:
-        self.held.remove(key)
-        if key in self.again:
-            self.again.remove(key)
+        self.processing.remove(key)
+        if key in self.added_meanwhile:
+            self.added_meanwhile.remove(key)
             self.model_add(key)
 
     @rule(key=KEYS)
     def add(self, key: str) -> None:
-        self.asked[key] = self.step
+        self.added_at[key] = self.step
         self.model_add(key)
         self.act(lambda: self.queue.add(key))
 
     @rule(key=KEYS, delay=SECONDS)
-    def add_later(self, key: str, delay: float) -> None:
-        self.asked[key] = self.step
+    def add_after(self, key: str, delay: float) -> None:
+        self.added_at[key] = self.step
         self.model_add_after(key, delay)
         self.act(lambda: self.queue.add_after(key, delay))
 
     @rule(seconds=SECONDS)
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
-        ripe = sorted((due, key) for key, due in self.due.items() if due[0] <= self.now)
-        for _, key in ripe:
+        end = self.now + seconds
+        # Step by step: a getter takes its key when it is due, and that changes whose turn is next.
+        while (next_due := min((when for when, _ in self.due.values()), default=end)) < end:
+            self.advance(next_due)
+        self.advance(end)
+
+    def advance(self, time: float) -> None:
+        self.runner.run(asyncio.sleep(time - self.now))
+        self.now = time
+        for _, key in sorted((when, key) for key, when in self.due.items() if when[0] <= time):
             self.model_add(key)
-        self.runner.run(asyncio.sleep(seconds))
         self.act(lambda: None)
 
     @precondition(lambda self: self.ready)
@@ -111,90 +130,90 @@ class QueueMachine(RuleBasedStateMachine):
         self.step += 1
         self.model_take(self.runner.run(self.queue.get()))
 
-    @precondition(lambda self: not self.ready and len(self.waiting) < 3)
+    @precondition(lambda self: not self.ready and len(self.getters) < 3)
     @rule()
-    def wait_for_one(self) -> None:
-        self.act(lambda: self.waiting.append(asyncio.ensure_future(self.queue.get())))
+    def wait_for_a_key(self) -> None:
+        self.act(lambda: self.getters.append(asyncio.ensure_future(self.queue.get())))
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.getters)
     @rule(data=st.data())
-    def lose_patience(self, data: st.DataObject) -> None:
-        impatient = data.draw(st.sampled_from(self.waiting))
-        self.waiting.remove(impatient)
-        self.act(impatient.cancel)
+    def cancel_a_getter(self, data: st.DataObject) -> None:
+        cancelled = data.draw(st.sampled_from(self.getters))
+        self.getters.remove(cancelled)
+        self.act(cancelled.cancel)
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.getters)
     @rule(key=KEYS)
-    def lose_patience_at_the_very_moment(self, key: str) -> None:
-        impatient = self.waiting.pop(0)
-        self.asked[key] = self.step
+    def cancel_a_getter_that_was_just_woken(self, key: str) -> None:
+        cancelled = self.getters.pop(0)
+        self.added_at[key] = self.step
         self.model_add(key)
 
         def both() -> None:
             self.queue.add(key)
-            impatient.cancel()
+            cancelled.cancel()
 
         self.act(both)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), again=st.none() | SECONDS)
-    def succeed(self, data: st.DataObject, again: float | None) -> None:
-        key = data.draw(st.sampled_from(sorted(self.held)))
+    @precondition(lambda self: self.processing)
+    @rule(data=st.data(), requeue=st.none() | SECONDS)
+    def succeed(self, data: st.DataObject, requeue: float | None) -> None:
+        key = data.draw(st.sampled_from(sorted(self.processing)))
         self.failures.pop(key, None)
-        if again is not None:
-            self.model_add_after(key, again)
+        if requeue is not None:
+            self.model_add_after(key, requeue)
         self.model_done(key)
 
         def report() -> None:
             self.queue.forget(key)
-            if again is not None:
-                self.queue.add_after(key, again)
+            if requeue is not None:
+                self.queue.add_after(key, requeue)
             self.queue.done(key)
 
         self.act(report)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), patience=SECONDS)
-    def fail(self, data: st.DataObject, patience: float) -> None:
-        key = data.draw(st.sampled_from(sorted(self.held)))
+    @precondition(lambda self: self.processing)
+    @rule(data=st.data(), retry_after=SECONDS)
+    def fail(self, data: st.DataObject, retry_after: float) -> None:
+        key = data.draw(st.sampled_from(sorted(self.processing)))
         self.failures[key] = self.failures.get(key, 0) + 1
-        delay = max(patience, min(8.0, 2.0 ** (self.failures[key] - 1)))
+        delay = max(retry_after, min(8.0, 2.0 ** (self.failures[key] - 1)))
         self.model_add_after(key, delay)
         self.model_done(key)
 
         def report() -> float:
-            told = self.queue.retry(key, at_least=patience)
+            delay = self.queue.retry(key, at_least=retry_after)
             self.queue.done(key)
-            return told
+            return delay
 
         assert self.act(report) == delay
 
     @invariant()
-    def as_many_can_be_had_as_the_model_says(self) -> None:
+    def the_number_of_ready_keys_is_that_of_the_model(self) -> None:
         assert len(self.queue) == len(self.ready)
 
     def teardown(self) -> None:
         try:
-            self.everything_asked_for_is_handed_out_afterwards()
-            self.everybody_goes_home()
+            self.every_added_key_is_handed_out_afterwards()
+            self.closing_wakes_every_getter()
         finally:
             self.runner.close()
 
-    def everything_asked_for_is_handed_out_afterwards(self) -> None:
+    def every_added_key_is_handed_out_afterwards(self) -> None:
         for _ in range(4):
             while self.ready:
                 self.take()
-            for key in sorted(self.held):
+            for key in sorted(self.processing):
                 self.model_done(key)
                 self.act(partial(self.queue.done, key))
             self.time_passes(20.0)
-        assert (self.ready, self.held, self.due) == ([], set(), {})
-        assert all(self.handed[key] > step for key, step in self.asked.items())
+        assert (self.ready, self.processing, self.due) == ([], set(), {})
+        assert all(self.handed_out_at[key] > step for key, step in self.added_at.items())
 
-    def everybody_goes_home(self) -> None:
-        waiting, self.waiting = self.waiting, []
+    def closing_wakes_every_getter(self) -> None:
+        getters, self.getters = self.getters, []
         self.act(self.queue.close)
-        assert all(isinstance(task.exception(), ShutDown) for task in waiting)
+        assert all(isinstance(task.exception(), ShutDown) for task in getters)
 
 
 async def settled() -> None:
@@ -207,7 +226,7 @@ TestQueue.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @given(delays=st.lists(st.floats(0.01, 100), min_size=1, max_size=8))
-def test_of_several_delays_the_earliest_counts_and_only_once(delays: list[float]) -> None:
+def test_of_several_delays_for_a_key_only_the_earliest_counts(delays: list[float]) -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         for delay in delays:
@@ -221,7 +240,7 @@ def test_of_several_delays_the_earliest_counts_and_only_once(delays: list[float]
     run(scenario())
 
 
-def test_a_key_added_while_it_is_worked_on_comes_back_once_when_done() -> None:
+def test_a_key_added_while_it_is_processed_is_handed_out_once_more_after_done() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add("a")
@@ -238,7 +257,7 @@ def test_a_key_added_while_it_is_worked_on_comes_back_once_when_done() -> None:
     run(scenario())
 
 
-def test_failures_in_a_row_wait_ever_longer_up_to_the_limit_until_forgotten() -> None:
+def test_the_delay_grows_with_consecutive_failures_until_the_key_is_forgotten() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue(Backoff(1.0, 8.0, jitter=lambda: 1.0))
         delays = []
@@ -253,7 +272,7 @@ def test_failures_in_a_row_wait_ever_longer_up_to_the_limit_until_forgotten() ->
     run(scenario())
 
 
-def test_an_ordinary_add_overtakes_a_delayed_one() -> None:
+def test_an_immediate_add_replaces_a_delayed_one() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 50.0)
@@ -265,20 +284,48 @@ def test_an_ordinary_add_overtakes_a_delayed_one() -> None:
     run(scenario())
 
 
-def test_a_cancelled_getter_loses_no_key() -> None:
+def test_keys_that_are_due_at_the_same_time_keep_the_order_in_which_they_were_delayed() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
-        impatient = asyncio.create_task(queue.get())
-        patient = asyncio.create_task(queue.get())
-        await asyncio.sleep(1)
-        queue.add("a")
-        impatient.cancel()
-        assert await patient == "a"
+        queue.add_after("late", 4.0)
+        queue.add_after("early", 4.0)
+        queue.add("late")
+        assert await queue.get() == "late"
+        queue.add_after("late", 4.0)
+        queue.done("late")
+        assert [await queue.get(), await queue.get()] == ["early", "late"]
 
     run(scenario())
 
 
-def test_a_closed_queue_lets_everybody_go() -> None:
+def test_many_keys_of_one_group_delay_a_key_of_another_by_one() -> None:
+    async def scenario() -> None:
+        queue: WorkQueue[str] = WorkQueue(group=group_of)
+        for number in range(10_000):
+            queue.add(f"a{number}")
+        queue.add("b")
+        assert [await queue.get() for _ in range(3)] == ["a0", "b", "a1"]
+        queue.add("c")
+        assert [await queue.get() for _ in range(2)] == ["a2", "c"]
+        assert len(queue) == 9_997
+
+    run(scenario())
+
+
+def test_a_cancelled_getter_does_not_lose_a_key() -> None:
+    async def scenario() -> None:
+        queue: WorkQueue[str] = WorkQueue()
+        cancelled = asyncio.create_task(queue.get())
+        other = asyncio.create_task(queue.get())
+        await asyncio.sleep(1)
+        queue.add("a")
+        cancelled.cancel()
+        assert await other == "a"
+
+    run(scenario())
+
+
+def test_closing_the_queue_wakes_every_getter() -> None:
     async def scenario() -> None:
         queue: WorkQueue[str] = WorkQueue()
         waiting = asyncio.create_task(queue.get())

@@ -4,33 +4,44 @@ from pathlib import Path
 import pytest
 
 from imex_dra.kube.client import Client
-from imex_dra.sandbox.kubernetes.controlplane import ControlPlane
-from tests.kube.proxy import Proxy
-from tests.node.desk import Desk
-from tests.node.scene import Scene
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.kube.faultproxy import FaultProxy
+from tests.node.disk import NodeDisk
+from tests.node.prepare_fixture import PrepareFixture
+from tests.node.publishing_node import PublishingNode
 
 
 @pytest.fixture
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
-    return Desk(tmp_path_factory.mktemp("node"))
+def disk(tmp_path_factory: pytest.TempPathFactory) -> NodeDisk:
+    return NodeDisk(tmp_path_factory.mktemp("node"))
 
 
 @pytest.fixture
-async def scene(control_plane: ControlPlane, desk: Desk) -> AsyncIterator[Scene]:
+async def fixture(control_plane: ControlPlane, disk: NodeDisk) -> AsyncIterator[PrepareFixture]:
     admin = Client.connect("imex-node", control_plane.kubeconfig())
-    yield await Scene(admin, desk).set_up()
+    created = PrepareFixture(admin, disk)
+    await created.set_up()
+    yield created
     await admin.close()
 
 
 @pytest.fixture
-async def proxy(control_plane: ControlPlane) -> AsyncIterator[Proxy]:
-    async with Proxy(control_plane.url, control_plane.authority.certificate) as running:
+async def publishing_node(control_plane: ControlPlane) -> AsyncIterator[PublishingNode]:
+    client = Client.connect("imex-node", control_plane.kubeconfig())
+    node = PublishingNode(client)
+    await node.create()
+    yield node
+    await client.close()
+
+
+@pytest.fixture
+async def proxy(control_plane: ControlPlane) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(control_plane.url, control_plane.authority.certificate) as running:
         yield running
 
 
 @pytest.fixture
-async def far_client(control_plane: ControlPlane, proxy: Proxy, tmp_path: Path) -> AsyncIterator[Client]:
-    """A client at the far end of the proxy."""
+async def proxied_client(control_plane: ControlPlane, proxy: FaultProxy, tmp_path: Path) -> AsyncIterator[Client]:
     connected = Client.connect("imex-node", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
     yield connected
     await connected.close()

@@ -6,20 +6,20 @@ import pytest
 from tests.nvml.stub import StubHost, compile_stub
 
 
-def _compiled(factory: pytest.TempPathFactory, *flags: str) -> Path:
+def _compile(factory: pytest.TempPathFactory, *flags: str) -> Path:
     if shutil.which("gcc") is None:
-        pytest.skip("no gcc here to compile the stub of libnvidia-ml.so.1 with")
+        pytest.skip("gcc, which compiles the stub of libnvidia-ml.so.1, is not installed")
     return compile_stub(factory.mktemp("stub"), *flags)
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _compiled(tmp_path_factory)
+    return _compile(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _compiled(tmp_path_factory, "-DOLD")
+    return _compile(tmp_path_factory, "-DOLD")
 
 
 @pytest.fixture

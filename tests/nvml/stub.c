@@ -1,14 +1,14 @@
-/* A libnvidia-ml.so.1 that answers what a script beside it says: the file nvml.script in its own directory.
+/* A libnvidia-ml.so.1 that answers according to the file nvml.script in its own directory.
  *
- *   driver 580.95.05                the driver's version
- *   newest 3                        the newest fabric struct that this library knows
+ *   driver 580.95.05                driver version
+ *   newest 3                        newest version of the fabric struct that this library supports
  *   gpu 3 0 <uuid> 7 0x1555 1       state, status, cluster UUID as 32 hex digits, clique, health mask, summary
- *   place SN123 4 3                 chassis serial, slot and tray of every GPU; without it: not supported
- *   fail <function> 9               this function returns an error,
- *   hang <function>                 never comes back,
- *   crash <function>                or takes its process with it
+ *   platform SN123 4 3              chassis serial, slot number and tray index of every GPU; default: not supported
+ *   fail <function> 9               the function returns this error
+ *   hang <function>                 the function never returns
+ *   crash <function>                the function kills the process with SIGSEGV
  *
- * Compiled with -DOLD it is a library of the time before the versioned fabric call.
+ * Compiled with -DOLD, it lacks nvmlDeviceGetGpuFabricInfoV, as old drivers do.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,14 +21,14 @@
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, VERSION_MISMATCH = 25 };
 
-struct fabric { /* nvmlGpuFabricInfo_v3_t; v2 ends before the summary */
+struct fabric_info { /* nvmlGpuFabricInfo_v3_t; v2 ends before the summary */
     uint32_t version;
     uint8_t cluster[16];
     uint32_t status, clique, state, mask;
     uint8_t summary;
 };
 
-struct platform { /* nvmlPlatformInfo_v2_t */
+struct platform_info { /* nvmlPlatformInfo_v2_t */
     uint32_t version;
     char guid[16], chassis[16];
     uint8_t slot, tray, host, peer, module;
@@ -48,7 +48,7 @@ static FILE *script(void) {
     return file;
 }
 
-/* The nth line that starts with this word. */
+/* Copies the nth line that starts with this word; returns 0 if there is none. */
 static int line_of(const char *word, int nth, char *line, int size) {
     FILE *file = script();
     int found = 0;
@@ -60,6 +60,7 @@ static int line_of(const char *word, int nth, char *line, int size) {
     return found;
 }
 
+/* Applies the script's hang, crash and fail lines to a function. */
 static int enter(const char *function) {
     char line[512], name[128];
     int code, nth;
@@ -116,24 +117,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     return enter("nvmlDeviceGetHandleByIndex_v2");
 }
 
-int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    snprintf(uuid, length, "GPU-%lu", (unsigned long)(uintptr_t)device);
-    return enter("nvmlDeviceGetUUID");
-}
-
-int nvmlDeviceGetName(void *device, char *name, unsigned length) {
-    (void)device;
-    snprintf(name, length, "NVIDIA Stub");
-    return enter("nvmlDeviceGetName");
-}
-
-int nvmlDeviceGetPlatformInfo(void *device, struct platform *info) {
+int nvmlDeviceGetPlatformInfo(void *device, struct platform_info *info) {
     char line[512], serial[16] = "";
     unsigned slot, tray;
     (void)device;
     if (info->version != 0x200002c)
         return VERSION_MISMATCH;
-    if (!line_of("place", 0, line, sizeof line) || sscanf(line, "place %15s %u %u", serial, &slot, &tray) != 3)
+    if (!line_of("platform", 0, line, sizeof line) || sscanf(line, "platform %15s %u %u", serial, &slot, &tray) != 3)
         return NOT_SUPPORTED;
     memcpy(info->chassis, serial, sizeof serial);
     info->slot = slot;
@@ -142,7 +132,7 @@ int nvmlDeviceGetPlatformInfo(void *device, struct platform *info) {
 }
 
 #ifndef OLD
-int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric *info) {
+int nvmlDeviceGetGpuFabricInfoV(void *device, struct fabric_info *info) {
     char line[512], cluster[33];
     int index = (int)(uintptr_t)device - 1, newest = 3, version = info->version >> 24;
     unsigned summary;

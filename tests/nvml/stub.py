@@ -1,4 +1,4 @@
-"""A driver that is not there: a stub of its library, compiled here, and the kernel files it would bring."""
+"""A stub of the GPU driver: a libnvidia-ml.so.1 that follows a script, and the kernel files of a real driver."""
 
 import shutil
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 from msgspec import Struct
 
 SOURCE = Path(__file__).with_name("stub.c")
-CLUSTER = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31"
-NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
+CLUSTER_UUID = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31"
+ZERO_UUID = "00000000-0000-0000-0000-000000000000"
 VERSION = "580.95.05"
-BOOT = "1c6b7ee8-45f8-4b26-9c0b-9c3d7a1b6f4e"
+BOOT_ID = "1c6b7ee8-45f8-4b26-9c0b-9c3d7a1b6f4e"
 HEALTHY = 0x51AA
-"""No trouble, no mistake in the configuration, a partition assigned, the fabric manager connected."""
+"""Every field reported, and every one good: a partition is assigned and the fabric manager is connected."""
 
 NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
 
@@ -21,14 +21,15 @@ NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
 class StubGpu(Struct, frozen=True):
     state: int = COMPLETED
     status: int = 0
-    cluster: str = CLUSTER
+    cluster_uuid: str = CLUSTER_UUID
     clique: int = 7
-    mask: int = HEALTHY
-    summary: int = 1
+    health_mask: int = HEALTHY
+    health_summary: int = 1
 
-    def line(self) -> str:
-        cluster = self.cluster.replace("-", "")
-        return f"gpu {self.state} {self.status} {cluster} {self.clique} {self.mask:#x} {self.summary}"
+    def script_line(self) -> str:
+        cluster_uuid = self.cluster_uuid.replace("-", "")
+        health = f"{self.health_mask:#x} {self.health_summary}"
+        return f"gpu {self.state} {self.status} {cluster_uuid} {self.clique} {health}"
 
 
 def compile_stub(directory: Path, *flags: str) -> Path:
@@ -39,7 +40,7 @@ def compile_stub(directory: Path, *flags: str) -> Path:
 
 
 class StubHost:
-    """A host's root directory with a driver in it, and as many GPUs on the PCI bus as NVML is told to see."""
+    """The root directory of a host with a GPU driver. By default the PCI bus has as many GPUs as NVML lists."""
 
     def __init__(self, root: Path, library: Path | None) -> None:
         self.root = root
@@ -52,21 +53,21 @@ class StubHost:
         )
         self.write("proc/driver/nvidia/params", "ResmanDebugLevel: 4294967295\nImexChannelCount: 2048\n")
         self.write("proc/driver/nvidia/capabilities/fabric-imex-mgmt", "DeviceFileMinor: 3\n")
-        self.write("proc/sys/kernel/random/boot_id", f"{BOOT}\n")
+        self.write("proc/sys/kernel/random/boot_id", f"{BOOT_ID}\n")
         self.gpus(StubGpu(), StubGpu(), StubGpu(), StubGpu())
 
-    def gpus(self, *gpus: StubGpu, on_pci: int | None = None, also: Iterable[str] = ()) -> None:
-        """`also`: further lines of the script."""
-        self._script.write_text("\n".join([f"driver {VERSION}", *(gpu.line() for gpu in gpus), *also, ""]))
+    def gpus(self, *gpus: StubGpu, on_pci: int | None = None, extra: Iterable[str] = ()) -> None:
+        """`extra` are further lines of the script; stub.c explains them."""
+        self._script.write_text("\n".join([f"driver {VERSION}", *(gpu.script_line() for gpu in gpus), *extra, ""]))
         shutil.rmtree(self.root / "sys", ignore_errors=True)
-        self.pci_device("0000:00:1f.0", vendor="0x8086", kind="0x060100")
-        self.pci_device("0000:01:00.0", vendor="0x10de", kind="0x068000")
+        self.pci_device("0000:00:1f.0", vendor="0x8086", pci_class="0x060100")
+        self.pci_device("0000:01:00.0", vendor="0x10de", pci_class="0x068000")
         for index in range(len(gpus) if on_pci is None else on_pci):
-            self.pci_device(f"{index:04x}:02:00.0", vendor="0x10de", kind="0x030200")
+            self.pci_device(f"{index:04x}:02:00.0", vendor="0x10de", pci_class="0x030200")
 
-    def pci_device(self, name: str, *, vendor: str, kind: str) -> Path:
+    def pci_device(self, name: str, *, vendor: str, pci_class: str) -> Path:
         self.write(f"sys/bus/pci/devices/{name}/vendor", f"{vendor}\n")
-        return self.write(f"sys/bus/pci/devices/{name}/class", f"{kind}\n").parent
+        return self.write(f"sys/bus/pci/devices/{name}/class", f"{pci_class}\n").parent
 
     def write(self, name: str, content: str) -> Path:
         path = self.root / name

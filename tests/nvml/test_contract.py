@@ -1,4 +1,4 @@
-"""What every implementation of the hardware protocol owes the node program, run on each of them."""
+"""The contract of the `Hardware` protocol, run on each implementation: NVML and the simulated node."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,33 +13,33 @@ from imex_dra.api.nvlinknode import Fabric, FabricState, Isolation, IsolationSta
 from imex_dra.base.errors import Misconfigured
 from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
-from imex_dra.hardware.simulated import HardwareFile, SimulatedHardware
-from imex_dra.sandbox.noderoot import NodeRoot
-from tests.nvml.stub import BOOT, CLUSTER, IN_PROGRESS, NOT_SUPPORTED, VERSION, StubGpu, StubHost
+from imex_sandbox.noderoot import NodeRoot
+from imex_sandbox.simulated import HardwareFile, SimulatedHardware
+from tests.nvml.stub import BOOT_ID, CLUSTER_UUID, IN_PROGRESS, NOT_SUPPORTED, VERSION, StubGpu, StubHost
 
 STATES = list(FabricState)
 
 
 class Machine(Protocol):
-    """A node whose hardware a test can change, and what reads it."""
+    """A node whose hardware a test can change, and the implementation that reads it."""
 
     root: Path
     hardware: Hardware
 
-    def become(self, state: FabricState, clique: int = 7) -> None: ...
+    def set_fabric(self, state: FabricState, clique: int = 7) -> None: ...
 
-    def boot(self, boot_id: str) -> None: ...
+    def set_boot_id(self, boot_id: str) -> None: ...
 
-    def open_up(self) -> None:
-        """Something else hands out channels."""
+    def break_isolation(self) -> None:
+        """Makes another component give out channels."""
         ...
 
-    def vanish(self) -> None:
-        """What the hardware is read from is gone."""
+    def remove_source(self) -> None:
+        """Removes what the hardware is read from."""
         ...
 
-    def spoil(self) -> None:
-        """What the hardware is read from makes no sense."""
+    def corrupt_source(self) -> None:
+        """Makes what the hardware is read from unreadable."""
         ...
 
 
@@ -49,25 +49,25 @@ class NvmlMachine:
         self.root = host.root
         self.hardware: Hardware = NvmlHardware(host.root)
 
-    def become(self, state: FabricState, clique: int = 7) -> None:
-        kinds = {
+    def set_fabric(self, state: FabricState, clique: int = 7) -> None:
+        gpus = {
             FabricState.NONE: StubGpu(NOT_SUPPORTED),
             FabricState.PENDING: StubGpu(IN_PROGRESS),
             FabricState.OK: StubGpu(clique=clique),
             FabricState.BROKEN: StubGpu(status=999),
         }
-        self._host.gpus(*[kinds[state]] * 4)
+        self._host.gpus(*[gpus[state]] * 4)
 
-    def boot(self, boot_id: str) -> None:
+    def set_boot_id(self, boot_id: str) -> None:
         self._host.write("proc/sys/kernel/random/boot_id", f"{boot_id}\n")
 
-    def open_up(self) -> None:
+    def break_isolation(self) -> None:
         self._host.write("etc/nvidia-container-runtime/config.toml", "")
 
-    def vanish(self) -> None:
+    def remove_source(self) -> None:
         (self.root / "usr/lib64/libnvidia-ml.so.1").unlink()
 
-    def spoil(self) -> None:
+    def corrupt_source(self) -> None:
         (self.root / "usr/lib64/libnvidia-ml.so.1").write_text("not a library")
 
 
@@ -76,22 +76,22 @@ class SimulatedMachine:
         self._node = NodeRoot(path)
         self.root = path
         self.hardware: Hardware = SimulatedHardware(path)
-        self._node.make(HardwareFile(driver_version=VERSION, boot_id=BOOT), address="127.16.0.10")
+        self._node.make(HardwareFile(driver_version=VERSION, boot_id=BOOT_ID), address="127.16.0.10")
 
-    def become(self, state: FabricState, clique: int = 7) -> None:
-        words = "" if state is FabricState.OK else f"somebody made it {state}"
-        self._change(fabric=Fabric(state, words), partition=f"{CLUSTER}.{clique}")
+    def set_fabric(self, state: FabricState, clique: int = 7) -> None:
+        reason = "" if state is FabricState.OK else f"the test made it {state}"
+        self._change(fabric=Fabric(state, reason), partition=f"{CLUSTER_UUID}.{clique}")
 
-    def boot(self, boot_id: str) -> None:
+    def set_boot_id(self, boot_id: str) -> None:
         self._change(boot_id=boot_id)
 
-    def open_up(self) -> None:
-        self._change(isolation=Isolation(IsolationState.OPEN, "a fault opened it"))
+    def break_isolation(self) -> None:
+        self._change(isolation=Isolation(IsolationState.OPEN, "a fault breaks isolation"))
 
-    def vanish(self) -> None:
+    def remove_source(self) -> None:
         (self.root / "hardware.json").unlink()
 
-    def spoil(self) -> None:
+    def corrupt_source(self) -> None:
         (self.root / "hardware.json").write_bytes(b'{"fabric": {"state": "\xff')
 
     def _change(self, **changes: object) -> None:
@@ -107,96 +107,96 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_every_state_is_told_with_a_reason_unless_all_is_well(machine: Machine, state: FabricState) -> None:
-    machine.become(state)
+async def test_every_fabric_state_but_ok_has_a_reason(machine: Machine, state: FabricState) -> None:
+    machine.set_fabric(state)
     reading = await machine.hardware.read()
     assert reading.fabric.state is state
     assert bool(reading.fabric.reason) == (state is not FabricState.OK)
 
 
 @pytest.mark.parametrize("state", STATES)
-async def test_a_partition_is_named_if_and_only_if_the_fabric_is_ok(machine: Machine, state: FabricState) -> None:
-    machine.become(state)
+async def test_the_partition_is_set_if_and_only_if_the_fabric_is_ok(machine: Machine, state: FabricState) -> None:
+    machine.set_fabric(state)
     reading = await machine.hardware.read()
-    assert reading.partition == (f"{CLUSTER}.7" if state is FabricState.OK else "")
+    assert reading.partition == (f"{CLUSTER_UUID}.7" if state is FabricState.OK else "")
 
 
-async def test_driver_version_channels_and_boot_are_told(machine: Machine) -> None:
-    machine.become(FabricState.OK)
+async def test_driver_version_channel_count_and_boot_id_are_reported(machine: Machine) -> None:
+    machine.set_fabric(FabricState.OK)
     reading = await machine.hardware.read()
-    assert (reading.driver_version, reading.channel_count, reading.boot_id) == (VERSION, 2048, BOOT)
+    assert (reading.driver_version, reading.channel_count, reading.boot_id) == (VERSION, 2048, BOOT_ID)
 
 
-async def test_each_reading_is_a_fresh_one(machine: Machine) -> None:
-    machine.become(FabricState.OK, clique=7)
+async def test_each_reading_reflects_the_current_state(machine: Machine) -> None:
+    machine.set_fabric(FabricState.OK, clique=7)
     first = await machine.hardware.read()
-    machine.become(FabricState.OK, clique=8)
-    machine.boot("another")
+    machine.set_fabric(FabricState.OK, clique=8)
+    machine.set_boot_id("another")
     second = await machine.hardware.read()
-    assert (first.partition, second.partition) == (f"{CLUSTER}.7", f"{CLUSTER}.8")
+    assert (first.partition, second.partition) == (f"{CLUSTER_UUID}.7", f"{CLUSTER_UUID}.8")
     assert second.boot_id == "another"
 
 
-async def test_nothing_changed_reads_the_same(machine: Machine) -> None:
-    machine.become(FabricState.OK)
+async def test_two_readings_of_unchanged_hardware_are_equal(machine: Machine) -> None:
+    machine.set_fabric(FabricState.OK)
     assert await machine.hardware.read() == await machine.hardware.read()
 
 
-async def test_readings_at_the_same_time_agree(machine: Machine) -> None:
-    machine.become(FabricState.OK)
+async def test_concurrent_readings_are_equal(machine: Machine) -> None:
+    machine.set_fabric(FabricState.OK)
     one, other = await asyncio.gather(machine.hardware.read(), machine.hardware.read())
     assert one == other
     assert one.fabric.state is FabricState.OK
 
 
-async def test_hardware_that_is_not_there_yet_is_waited_for(machine: Machine) -> None:
-    machine.vanish()
+async def test_missing_hardware_is_pending(machine: Machine) -> None:
+    machine.remove_source()
     fabric = (await machine.hardware.read()).fabric
     assert fabric.state is FabricState.PENDING
     assert fabric.reason
 
 
-async def test_nonsense_never_raises_and_never_proves_anything(machine: Machine) -> None:
-    machine.spoil()
+async def test_unreadable_hardware_is_never_ok_and_never_none(machine: Machine) -> None:
+    machine.corrupt_source()
     fabric = (await machine.hardware.read()).fabric
     assert fabric.state in (FabricState.PENDING, FabricState.BROKEN)
     assert fabric.reason
 
 
-async def test_isolation_is_enforced_until_something_opens_it(machine: Machine) -> None:
-    machine.become(FabricState.OK)
+async def test_isolation_is_enforced_until_another_component_gives_out_channels(machine: Machine) -> None:
+    machine.set_fabric(FabricState.OK)
     assert (await machine.hardware.read()).isolation == Isolation(IsolationState.ENFORCED)
-    machine.open_up()
+    machine.break_isolation()
     isolation = (await machine.hardware.read()).isolation
     assert isolation.state is IsolationState.OPEN
     assert isolation.reason
 
 
-def test_a_container_gets_the_channel_as_a_device_that_everybody_may_write(machine: Machine) -> None:
+def test_a_container_gets_the_channel_as_a_world_writable_device(machine: Machine) -> None:
     (node,) = machine.hardware.container_edits(5).device_nodes
     assert (node.type, node.major, node.minor) == ("c", 234, 5)
     assert node.path == "/dev/nvidia-caps-imex-channels/channel5"
     assert (node.file_mode, node.permissions) == (0o666, "rw")
 
 
-def test_the_major_is_the_one_of_the_last_load(machine: Machine) -> None:
+def test_the_major_is_read_again_for_each_claim(machine: Machine) -> None:
     (machine.root / "proc/devices").write_text("Character devices:\n511 nvidia-caps-imex-channels\n")
     (node,) = machine.hardware.container_edits(5).device_nodes
     assert node.major == 511
 
 
-def test_a_driver_without_channels_is_an_error_that_says_so(machine: Machine) -> None:
+def test_a_driver_without_channels_is_an_error_that_names_the_cause(machine: Machine) -> None:
     (machine.root / "proc/devices").write_text("Character devices:\n  1 mem\n")
-    with pytest.raises(Misconfigured, match="lists no nvidia-caps-imex-channels"):
+    with pytest.raises(Misconfigured, match="has no nvidia-caps-imex-channels"):
         machine.hardware.container_edits(5)
 
 
-def test_nvml_adds_nothing_but_the_device_node(host: StubHost) -> None:
+def test_nvml_hardware_adds_only_the_device_node(host: StubHost) -> None:
     edits = NvmlHardware(host.root).container_edits(3)
     assert (edits.env, edits.mounts) == ((), ())
 
 
-async def test_a_simulated_fabric_that_is_ok_must_be_in_a_partition(tmp_path: Path) -> None:
+async def test_a_simulated_fabric_that_is_ok_without_a_partition_is_broken(tmp_path: Path) -> None:
     content = msgspec.json.encode(HardwareFile(Fabric(FabricState.OK)))
     (tmp_path / "hardware.json").write_bytes(content)
     reading = await SimulatedHardware(tmp_path).read()

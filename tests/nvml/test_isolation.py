@@ -1,18 +1,26 @@
+"""Other components that give IMEX channels to containers, as their vendors document and install them."""
+
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from imex_dra.api.nvlinknode import IsolationState
-from imex_dra.hardware.isolation import ToolkitConfig, isolation, loophole
+from imex_dra.api.nvlinknode import Isolation, IsolationState
+from imex_dra.hardware.isolation import detect_isolation
 
-PACKAGED = "etc/nvidia-container-runtime/config.toml"
-OPERATOR = "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
-BY_ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
-BY_MOUNT = "accept-nvidia-visible-devices-as-volume-mounts"
-IGNORING = "[features]\nignore-imex-channel-requests = true\n"
-CHANNELS = "dev/nvidia-caps-imex-channels"
+ENFORCED = Isolation(IsolationState.ENFORCED)
+
+PACKAGE_CONFIG = "etc/nvidia-container-runtime/config.toml"
+OPERATOR_CONFIG = "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+
+HINT = f"set ignore-imex-channel-requests = true under [features] in /{PACKAGE_CONFIG}"
+BY_ENVIRONMENT = (
+    "the NVIDIA Container Toolkit gives every container the channels that its variable NVIDIA_IMEX_CHANNELS names:"
+    f" {HINT}"
+)
+BY_MOUNT = (
+    "the NVIDIA Container Toolkit gives a container the channels that it mounts in"
+    f" /var/run/nvidia-container-devices/imex: {HINT}"
+)
 
 
 def write(root: Path, name: str, content: str = "") -> Path:
@@ -22,75 +30,129 @@ def write(root: Path, name: str, content: str = "") -> Path:
     return path
 
 
-def opened(root: Path) -> str:
-    """Why it is open; empty if it is not."""
-    found = isolation(root)
-    assert bool(found.reason) == (found.state is IsolationState.OPEN)
-    return found.reason
+def reason(root: Path) -> str:
+    isolation = detect_isolation(root)
+    assert isolation.state is IsolationState.OPEN
+    return isolation.reason
 
 
-def test_a_host_with_nothing_of_the_kind_is_closed(tmp_path: Path) -> None:
-    assert not opened(tmp_path)
+def test_a_host_without_the_toolkit_enforces_isolation(tmp_path: Path) -> None:
+    assert detect_isolation(tmp_path) == ENFORCED
 
 
-@pytest.mark.parametrize("place", [PACKAGED, OPERATOR])
-def test_a_toolkit_with_its_defaults_believes_every_container(tmp_path: Path, place: str) -> None:
-    write(tmp_path, place, "[nvidia-container-cli]\nldconfig = '@/sbin/ldconfig'\n")
-    assert "NVIDIA_IMEX_CHANNELS" in opened(tmp_path)
-    assert f"/{place}" in opened(tmp_path)
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ('disable-require = false\n[nvidia-container-cli]\nldconfig = "@/sbin/ldconfig"\n', BY_ENVIRONMENT),
+        ("accept-nvidia-visible-devices-envvar-when-unprivileged = true\n", BY_ENVIRONMENT),
+        ("accept-nvidia-visible-devices-as-volume-mounts = true\n", BY_ENVIRONMENT),
+        (
+            "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
+            "accept-nvidia-visible-devices-as-volume-mounts = true\n",
+            BY_MOUNT,
+        ),
+        ("[features]\nignore-imex-channel-requests = false\n", BY_ENVIRONMENT),
+        ("ignore-imex-channel-requests = true\n", BY_ENVIRONMENT),
+    ],
+    ids=[
+        "the defaults of the package",
+        "environment variables explicitly on",
+        "volume mounts in addition to environment variables",
+        "volume mounts only",
+        "the feature is off",
+        "the feature is outside of its table",
+    ],
+)
+def test_a_toolkit_that_serves_channel_requests_opens_the_node(tmp_path: Path, config: str, reason: str) -> None:
+    write(tmp_path, PACKAGE_CONFIG, config)
+    assert detect_isolation(tmp_path) == Isolation(IsolationState.OPEN, reason)
 
 
-def test_a_toolkit_without_a_configuration_has_its_defaults(tmp_path: Path) -> None:
-    write(tmp_path, "usr/bin/nvidia-container-runtime")
-    assert "NVIDIA_IMEX_CHANNELS" in opened(tmp_path)
+@pytest.mark.parametrize(
+    "config",
+    [
+        "[features]\nignore-imex-channel-requests = true\n",
+        "accept-nvidia-visible-devices-as-volume-mounts = true\n[features]\nignore-imex-channel-requests = true\n",
+        "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n",
+    ],
+    ids=["requests are ignored", "requests are ignored, mounts too", "neither variables nor mounts"],
+)
+def test_a_toolkit_that_ignores_channel_requests_keeps_isolation(tmp_path: Path, config: str) -> None:
+    write(tmp_path, PACKAGE_CONFIG, config)
+    assert detect_isolation(tmp_path) == ENFORCED
 
 
-def test_a_toolkit_that_takes_device_lists_from_mounts_takes_channels_too(tmp_path: Path) -> None:
-    write(tmp_path, PACKAGED, f"{BY_ENVIRONMENT} = false\n{BY_MOUNT} = true\n")
-    assert "mounts" in opened(tmp_path)
+@pytest.mark.parametrize(
+    "executable", ["usr/bin/nvidia-container-runtime", "usr/local/nvidia/toolkit/nvidia-container-runtime"]
+)
+def test_a_toolkit_without_a_configuration_file_serves_channel_requests(tmp_path: Path, executable: str) -> None:
+    write(tmp_path, executable)
+    assert "NVIDIA_IMEX_CHANNELS" in reason(tmp_path)
 
 
-@pytest.mark.parametrize("content", [IGNORING, f"{BY_ENVIRONMENT} = false\n", f"{BY_MOUNT} = true\n{IGNORING}"])
-def test_a_toolkit_that_is_told_not_to_is_closed(tmp_path: Path, content: str) -> None:
-    write(tmp_path, PACKAGED, content)
-    assert not opened(tmp_path)
+def test_one_open_toolkit_of_two_opens_the_node(tmp_path: Path) -> None:
+    write(tmp_path, PACKAGE_CONFIG, "[features]\nignore-imex-channel-requests = true\n")
+    write(tmp_path, OPERATOR_CONFIG)
+    assert reason(tmp_path).endswith(f"in /{OPERATOR_CONFIG}")
 
 
-def test_one_open_toolkit_of_two_is_enough(tmp_path: Path) -> None:
-    write(tmp_path, PACKAGED, IGNORING)
-    write(tmp_path, OPERATOR)
-    assert f"/{OPERATOR}" in opened(tmp_path)
+@pytest.mark.parametrize(
+    "config", ["= nonsense", "features = 1\n", "accept-nvidia-visible-devices-as-volume-mounts = 'perhaps'\n"]
+)
+def test_a_configuration_that_cannot_be_parsed_opens_the_node(tmp_path: Path, config: str) -> None:
+    write(tmp_path, PACKAGE_CONFIG, config)
+    assert reason(tmp_path).startswith(
+        f"/{PACKAGE_CONFIG} cannot be read, so the NVIDIA Container Toolkit may give out channels: "
+    )
 
 
-@pytest.mark.parametrize("content", ["= nonsense", "features = 1\n", f"{BY_MOUNT} = 'perhaps'\n"])
-def test_what_can_not_be_checked_is_not_claimed(tmp_path: Path, content: str) -> None:
-    write(tmp_path, PACKAGED, content)
-    assert "can't be read" in opened(tmp_path)
+CHANNEL_SPEC = """{"cdiVersion": "0.6.0", "kind": "nvidia.com/imex-channel", "devices": [{"name": "0",
+"containerEdits": {"deviceNodes": [{"path": "/dev/nvidia-caps-imex-channels/channel0"}]}}]}"""
 
 
-@given(st.builds(ToolkitConfig, from_environment=st.booleans(), from_mounts=st.booleans()))
-def test_a_loophole_is_one_of_the_two_switches(config: ToolkitConfig) -> None:
-    assert bool(loophole(config)) == (config.from_environment or config.from_mounts)
+@pytest.mark.parametrize(
+    "name", ["etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.yaml", "var/run/cdi/nvidia.com-imex-channel.json"]
+)
+def test_a_cdi_spec_of_another_component_with_a_channel_opens_the_node(tmp_path: Path, name: str) -> None:
+    write(tmp_path, name, CHANNEL_SPEC)
+    assert reason(tmp_path) == (
+        f"/{name} offers a channel to every pod that requests its CDI device: remove the channel from it"
+    )
 
 
-@pytest.mark.parametrize("name", ["etc/cdi/nvidia.yaml", "var/run/cdi/nvidia.com-imex-channel.json"])
-def test_a_cdi_device_of_somebody_else_is_there_for_every_pod(tmp_path: Path, name: str) -> None:
-    write(tmp_path, name, "deviceNodes: [{path: /dev/nvidia-caps-imex-channels/channel0}]")
-    assert f"/{name}" in opened(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("var/run/cdi/imex-dra.io-channel_1.json", CHANNEL_SPEC),
+        ("var/run/cdi/nvidia.yaml", "kind: nvidia.com/gpu\ndeviceNodes: [{path: /dev/nvidia0}]\n"),
+        ("var/run/cdi/notes.txt", CHANNEL_SPEC),
+    ],
+    ids=["our own spec", "GPUs only", "not a spec"],
+)
+def test_other_files_in_the_cdi_directories_keep_isolation(tmp_path: Path, name: str, content: str) -> None:
+    write(tmp_path, name, content)
+    assert detect_isolation(tmp_path) == ENFORCED
 
 
-def test_our_own_specs_and_those_without_channels_open_nothing(tmp_path: Path) -> None:
-    write(tmp_path, "var/run/cdi/imex-dra.io-channel_1.json", "/dev/nvidia-caps-imex-channels/channel1")
-    write(tmp_path, "var/run/cdi/nvidia.yaml", "deviceNodes: [{path: /dev/nvidia0}]")
-    assert not opened(tmp_path)
+def test_a_world_writable_channel_on_the_host_opens_the_node(tmp_path: Path) -> None:
+    """NVreg_CreateImexChannel0=1 creates channel0 with mode 0666."""
+    write(tmp_path, "dev/nvidia-caps-imex-channels/channel0").chmod(0o666)
+    assert reason(tmp_path) == (
+        "/dev/nvidia-caps-imex-channels/channel0 exists on the host and is world-writable: remove it, and load the"
+        " GPU driver without NVreg_CreateImexChannel0=1"
+    )
 
 
-def test_a_device_node_for_everybody_is_open(tmp_path: Path) -> None:
-    write(tmp_path, f"{CHANNELS}/channel0").chmod(0o666)
-    assert "channel0 exists on the host" in opened(tmp_path)
+def test_a_channel_on_the_host_that_only_root_can_open_keeps_isolation(tmp_path: Path) -> None:
+    write(tmp_path, "dev/nvidia-caps-imex-channels/channel0").chmod(0o600)
+    (tmp_path / "dev/nvidia-caps-imex-channels/channel1").symlink_to("nowhere")
+    assert detect_isolation(tmp_path) == ENFORCED
 
 
-def test_a_device_node_for_root_alone_is_closed(tmp_path: Path) -> None:
-    write(tmp_path, f"{CHANNELS}/channel0").chmod(0o600)
-    (tmp_path / CHANNELS / "channel1").symlink_to("nowhere")
-    assert not opened(tmp_path)
+def test_all_reasons_are_reported(tmp_path: Path) -> None:
+    write(tmp_path, PACKAGE_CONFIG)
+    write(tmp_path, "etc/cdi/nvidia.yaml", CHANNEL_SPEC)
+    assert reason(tmp_path) == (
+        f"{BY_ENVIRONMENT}; /etc/cdi/nvidia.yaml offers a channel to every pod that requests its CDI device:"
+        " remove the channel from it"
+    )

@@ -1,4 +1,4 @@
-"""NVML through a stub of its library, in a real child process."""
+"""NVML, called through a stub of its library in a real child process."""
 
 import asyncio
 import shutil
@@ -10,94 +10,91 @@ from pathlib import Path
 import pytest
 
 from imex_dra.api.nvlinknode import FabricState
-from imex_dra.hardware.nvml import NvmlHardware, find_library, heard
+from imex_dra.hardware.nvml import NvmlHardware, find_library, parse_probe_output
 from imex_dra.hardware.protocol import Reading
-from imex_dra.hardware.report import Silent
-from imex_dra.sandbox.racks import layout, of_racks
+from imex_dra.hardware.report import NvmlUnavailable
+from imex_sandbox.racks import layout, of_racks
 from tests.nvml.stub import (
-    CLUSTER,
+    CLUSTER_UUID,
     COMPLETED,
-    HEALTHY,
     IN_PROGRESS,
-    NO_CLUSTER,
     NOT_STARTED,
     NOT_SUPPORTED,
+    ZERO_UUID,
     StubGpu,
     StubHost,
 )
+from tests.waiting import until_async
 
 NONE, PENDING, OK, BROKEN = FabricState.NONE, FabricState.PENDING, FabricState.OK, FabricState.BROKEN
 FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
 
 
-async def read(host: StubHost, limit: float = 30.0) -> Reading:
-    return await NvmlHardware(host.root, limit=limit).read()
-
-
-def unhealthy(shift: int, value: int, width: int = 0x3) -> StubGpu:
-    return StubGpu(mask=HEALTHY & ~(width << shift) | value << shift, summary=2)
+async def read(host: StubHost, timeout: float = 30.0) -> Reading:
+    return await NvmlHardware(host.root, timeout=timeout).read()
 
 
 @pytest.mark.parametrize(
-    ("gpu", "state", "words"),
+    ("gpu", "state", "reason"),
     [
         (StubGpu(NOT_SUPPORTED), NONE, "does not support"),
-        (StubGpu(cluster=NO_CLUSTER, clique=0), NONE, "inside the node only"),
+        (StubGpu(cluster_uuid=ZERO_UUID, clique=0), NONE, "NVLink within the node only"),
         (StubGpu(NOT_STARTED), PENDING, "has not started"),
-        (StubGpu(IN_PROGRESS), PENDING, "is joining"),
+        (StubGpu(IN_PROGRESS), PENDING, "is registering"),
         (StubGpu(COMPLETED), OK, ""),
-        (StubGpu(COMPLETED, status=999), BROKEN, "failed to join the fabric: Unknown Error"),
-        (StubGpu(COMPLETED, status=10), BROKEN, "failed to join the fabric: Timeout"),
-        (StubGpu(COMPLETED, status=28), BROKEN, "failed to join the fabric: stub error 28"),
+        (StubGpu(COMPLETED, status=999), BROKEN, "failed to register with the fabric: Unknown Error"),
+        (StubGpu(COMPLETED, status=10), BROKEN, "failed to register with the fabric: Timeout"),
+        (StubGpu(COMPLETED, status=28), BROKEN, "failed to register with the fabric: stub error 28"),
         (StubGpu(state=9), BROKEN, "fabric state 9"),
-        (StubGpu(mask=HEALTHY & ~0x3 | 1, summary=3), OK, "bandwidth is degraded"),
-        (unhealthy(2, 1), PENDING, "routes are being recovered"),
-        (unhealthy(4, 1), BROKEN, "routes are unhealthy"),
-        (unhealthy(6, 1), PENDING, "recovers from an access time-out"),
-        (unhealthy(8, 2, 0xF), BROKEN, "system GUID"),
-        (unhealthy(8, 3, 0xF), BROKEN, "chassis serial"),
-        (unhealthy(8, 4, 0xF), BROKEN, "in no NVLink partition"),
-        (unhealthy(8, 5, 0xF), BROKEN, "too few NVLinks"),
-        (unhealthy(8, 6, 0xF), BROKEN, "firmware"),
-        (unhealthy(8, 7, 0xF), BROKEN, "location in the rack"),
-        (unhealthy(8, 8, 0xF), BROKEN, "state is invalid"),
-        (unhealthy(12, 2), BROKEN, "no NVLink partition is assigned"),
-        (StubGpu(mask=HEALTHY & ~0xC000 | 0x8000), OK, "lost its fabric manager"),
-        (StubGpu(summary=2), BROKEN, "calls its fabric unhealthy"),
+        (StubGpu(health_mask=0x51A9, health_summary=3), OK, "bandwidth is degraded"),
+        (StubGpu(health_mask=0x51A6, health_summary=2), PENDING, "routes are being recovered"),
+        (StubGpu(health_mask=0x519A, health_summary=2), BROKEN, "routes are unhealthy"),
+        (StubGpu(health_mask=0x516A, health_summary=2), PENDING, "recovering from a memory access timeout"),
+        (StubGpu(health_mask=0x52AA, health_summary=2), BROKEN, "system GUID"),
+        (StubGpu(health_mask=0x53AA, health_summary=2), BROKEN, "chassis serial"),
+        (StubGpu(health_mask=0x54AA, health_summary=2), BROKEN, "not in an NVLink partition"),
+        (StubGpu(health_mask=0x55AA, health_summary=2), BROKEN, "too few NVLinks"),
+        (StubGpu(health_mask=0x56AA, health_summary=2), BROKEN, "firmware"),
+        (StubGpu(health_mask=0x57AA, health_summary=2), BROKEN, "location in the rack"),
+        (StubGpu(health_mask=0x58AA, health_summary=2), BROKEN, "state is invalid"),
+        (StubGpu(health_mask=0x61AA, health_summary=2), BROKEN, "no NVLink partition is assigned"),
+        (StubGpu(health_mask=0x91AA), OK, "disconnected from the global fabric manager"),
+        (StubGpu(health_summary=2), BROKEN, "fabric health as unhealthy"),
     ],
 )
-async def test_what_one_gpu_says_is_what_the_node_says(
-    host: StubHost, gpu: StubGpu, state: FabricState, words: str
+async def test_the_state_of_its_only_gpu_is_the_state_of_the_node(
+    host: StubHost, gpu: StubGpu, state: FabricState, reason: str
 ) -> None:
     host.gpus(gpu)
     fabric = (await read(host)).fabric
     assert fabric.state is state
-    assert words in fabric.reason
+    assert reason in fabric.reason
+    assert bool(fabric.reason) == bool(reason)
 
 
-async def test_the_cluster_and_the_clique_make_the_partition(host: StubHost) -> None:
+async def test_the_partition_is_cluster_uuid_and_clique_id(host: StubHost) -> None:
     host.gpus(StubGpu(clique=32766))
-    assert (await read(host)).partition == f"{CLUSTER}.32766"
+    assert (await read(host)).partition == f"{CLUSTER_UUID}.32766"
 
 
-async def test_gpus_that_disagree_break_the_fabric(host: StubHost) -> None:
+async def test_gpus_in_different_partitions_break_the_fabric(host: StubHost) -> None:
     host.gpus(StubGpu(clique=1), StubGpu(clique=2))
     fabric = (await read(host)).fabric
     assert fabric.state is BROKEN
-    assert f"{CLUSTER}.1, {CLUSTER}.2" in fabric.reason
+    assert f"{CLUSTER_UUID}.1, {CLUSTER_UUID}.2" in fabric.reason
 
 
-async def test_one_gpu_that_is_late_makes_all_wait(host: StubHost) -> None:
+async def test_one_gpu_that_is_still_registering_makes_the_node_pending(host: StubHost) -> None:
     host.gpus(StubGpu(), StubGpu(), StubGpu(IN_PROGRESS))
     assert (await read(host)).fabric.state is PENDING
 
 
-async def test_a_sentence_says_where_in_the_rack_the_gpu_is(host: StubHost) -> None:
-    host.gpus(StubGpu(), StubGpu(status=10), also=["place SN1234 4 200"])
+async def test_the_reason_says_where_in_the_rack_the_gpu_is(host: StubHost) -> None:
+    host.gpus(StubGpu(), StubGpu(status=10), extra=["platform SN1234 4 200"])
     assert "GPU 1 (chassis SN1234, slot 4, tray 200)" in (await read(host)).fabric.reason
 
 
-async def test_a_gpu_that_nvml_does_not_see_forbids_the_proof(host: StubHost) -> None:
+async def test_none_is_not_reported_while_nvml_lists_fewer_gpus_than_the_pci_bus(host: StubHost) -> None:
     host.gpus(*[StubGpu(NOT_SUPPORTED)] * 3, on_pci=4)
     fabric = (await read(host)).fabric
     assert fabric.state is PENDING
@@ -105,164 +102,164 @@ async def test_a_gpu_that_nvml_does_not_see_forbids_the_proof(host: StubHost) ->
     assert "4 NVIDIA GPUs" in fabric.reason
 
 
-async def test_a_driver_that_knows_only_the_second_struct_is_asked_with_that(host: StubHost) -> None:
-    host.gpus(StubGpu(summary=2), also=["newest 2"])
+async def test_a_driver_that_supports_only_version_2_of_the_struct_is_called_with_it(host: StubHost) -> None:
+    host.gpus(StubGpu(health_summary=2), extra=["newest 2"])
     reading = await read(host)
-    assert (reading.fabric.state, reading.partition) == (OK, f"{CLUSTER}.7")
+    assert (reading.fabric.state, reading.partition) == (OK, f"{CLUSTER_UUID}.7")
 
 
-async def test_a_library_without_the_call_proves_nothing(tmp_path: Path, old_library: Path) -> None:
+async def test_a_library_without_the_fabric_call_is_pending(tmp_path: Path, old_library: Path) -> None:
     host = StubHost(tmp_path / "old", old_library)
     fabric = (await read(host)).fabric
     assert fabric.state is PENDING
     assert FABRIC_CALL in fabric.reason
 
 
-async def test_no_library_is_a_driver_that_is_not_installed(tmp_path: Path) -> None:
+async def test_a_missing_library_means_that_the_driver_is_not_installed(tmp_path: Path) -> None:
     fabric = (await read(StubHost(tmp_path / "bare", None))).fabric
     assert fabric.state is PENDING
     assert "not installed" in fabric.reason
 
 
 @pytest.mark.parametrize(
-    ("line", "state", "words"),
+    ("line", "state", "reason"),
     [
         ("fail nvmlInitWithFlags 9", PENDING, "driver is not loaded"),
         ("fail nvmlInitWithFlags 18", PENDING, "differ in version"),
-        ("fail nvmlInitWithFlags 4", PENDING, "rights"),
+        ("fail nvmlInitWithFlags 4", PENDING, "denies permission"),
         ("fail nvmlInitWithFlags 3", BROKEN, "Not Supported"),
         ("fail nvmlDeviceGetCount_v2 999", BROKEN, "nvmlDeviceGetCount"),
         ("fail nvmlDeviceGetHandleByIndex_v2 15", BROKEN, "GPU is lost"),
         ("fail nvmlDeviceGetHandleByIndex_v2 3", BROKEN, "Not Supported"),
         (f"fail {FABRIC_CALL} 3", NONE, "does not support"),
         (f"fail {FABRIC_CALL} 16", BROKEN, "GPU requires restart"),
-        ("fail nvmlDeviceGetUUID 3", OK, ""),
         ("fail nvmlDeviceGetPlatformInfo 3", OK, ""),
-        ("crash nvmlInitWithFlags", BROKEN, "crashed the process that asked it (SIGSEGV)"),
-        (f"crash {FABRIC_CALL}", BROKEN, "crashed the process that asked it (SIGSEGV)"),
+        ("crash nvmlInitWithFlags", BROKEN, "crashed the process that called it (SIGSEGV)"),
+        (f"crash {FABRIC_CALL}", BROKEN, "crashed the process that called it (SIGSEGV)"),
     ],
 )
-async def test_a_call_that_fails(host: StubHost, line: str, state: FabricState, words: str) -> None:
-    host.gpus(StubGpu(), StubGpu(), also=[line])
+async def test_a_failed_call_decides_the_state(host: StubHost, line: str, state: FabricState, reason: str) -> None:
+    host.gpus(StubGpu(), StubGpu(), extra=["platform SN1234 4 3", line])
     fabric = (await read(host)).fabric
     assert fabric.state is state
-    assert words in fabric.reason
+    assert reason in fabric.reason
+    assert bool(fabric.reason) == bool(reason)
 
 
 @pytest.mark.parametrize("call", ["nvmlInitWithFlags", FABRIC_CALL])
-async def test_a_call_that_hangs_is_given_up(host: StubHost, call: str) -> None:
-    host.gpus(StubGpu(), also=[f"hang {call}"])
-    fabric = (await read(host, limit=1.5)).fabric
-    assert (fabric.state, fabric.reason) == (BROKEN, "NVML does not answer")
+async def test_a_call_that_hangs_is_aborted(host: StubHost, call: str) -> None:
+    host.gpus(StubGpu(), extra=[f"hang {call}"])
+    fabric = (await read(host, timeout=1.5)).fabric
+    assert fabric.state is BROKEN
+    assert fabric.reason.startswith("NVML does not answer: the GPU driver hangs")
 
 
-async def test_the_driver_s_version_is_known_even_when_nvml_is_silent(host: StubHost) -> None:
-    host.gpus(StubGpu(), also=["crash nvmlInitWithFlags"])
+async def test_the_driver_version_is_known_even_when_nvml_is_unavailable(host: StubHost) -> None:
+    host.gpus(StubGpu(), extra=["crash nvmlInitWithFlags"])
     host.write("sys/module/nvidia/version", "580.95.05\n")
     assert (await read(host)).driver_version == "580.95.05"
 
 
-async def test_a_call_that_hangs_keeps_nobody_else_waiting(host: StubHost) -> None:
+async def test_a_call_that_hangs_does_not_block_the_event_loop(host: StubHost) -> None:
     """The kubelet is served by the same loop."""
-    host.gpus(StubGpu(), also=["hang nvmlInitWithFlags"])
-    reading = asyncio.create_task(read(host, limit=1))
+    host.gpus(StubGpu(), extra=["hang nvmlInitWithFlags"])
+    reading = asyncio.create_task(read(host, timeout=1))
     turns = 0
     while not reading.done():
         await asyncio.sleep(0.01)
         turns += 1
-    assert turns > 2  # one that blocks has none
+    assert turns > 2  # a blocked loop has none
 
 
-async def test_a_driver_that_answers_again_is_heard(host: StubHost) -> None:
-    hardware = NvmlHardware(host.root, limit=1)
-    host.gpus(StubGpu(), also=[f"hang {FABRIC_CALL}"])
+async def test_a_driver_that_answers_again_is_read_again(host: StubHost) -> None:
+    hardware = NvmlHardware(host.root, timeout=1)
+    host.gpus(StubGpu(), extra=[f"hang {FABRIC_CALL}"])
     assert (await hardware.read()).fabric.state is BROKEN
     host.gpus(StubGpu())
-    hardware.limit = 60
+    hardware.timeout = 60
     assert (await hardware.read()).fabric.state is OK
 
 
-async def test_a_reading_that_is_cancelled_leaves_no_child(host: StubHost) -> None:
-    host.gpus(StubGpu(), also=["hang nvmlInitWithFlags"])
+async def test_a_cancelled_reading_leaves_no_child(host: StubHost) -> None:
+    host.gpus(StubGpu(), extra=["hang nvmlInitWithFlags"])
     reading = asyncio.create_task(read(host))
-    while not (found := children()):
-        await asyncio.sleep(0.02)
+    started = await until_async(probes)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
-    assert not found & children()
+    assert not started & probes()
 
 
-def test_a_probe_that_nobody_waits_for_ends_itself(host: StubHost) -> None:
-    host.gpus(StubGpu(), also=["hang nvmlInitWithFlags"])
+def test_a_probe_whose_parent_is_gone_ends_itself(host: StubHost) -> None:
+    host.gpus(StubGpu(), extra=["hang nvmlInitWithFlags"])
     command = [sys.executable, "-m", "imex_dra.hardware.probe", str(find_library(host.root)), "0"]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGALRM
 
 
-async def test_a_node_without_gpus_offers_nothing_and_is_not_even_asked(host: StubHost) -> None:
-    host.gpus(on_pci=0, also=["crash nvmlInitWithFlags"])
+async def test_nvml_is_not_called_on_a_node_without_gpus(host: StubHost) -> None:
+    host.gpus(on_pci=0, extra=["crash nvmlInitWithFlags"])
     fabric = (await read(host)).fabric
     assert fabric.state is PENDING
-    assert fabric.reason == "no NVIDIA GPU is on the node's PCI bus"
+    assert fabric.reason == "the node's PCI bus has no NVIDIA GPU"
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("file", "content", "reason"),
     [
         ("proc/driver/nvidia/params", "ImexChannelCount: 0\n", "NVreg_ImexChannelCount=0"),
         ("proc/driver/nvidia/params", "ResmanDebugLevel: 0\n", "too old for IMEX channels"),
         ("proc/devices", "Character devices:\n  1 mem\n", "too old for IMEX channels"),
     ],
 )
-async def test_a_fabric_without_channels_is_broken(host: StubHost, file: str, content: str, words: str) -> None:
+async def test_a_fabric_without_channels_is_broken(host: StubHost, file: str, content: str, reason: str) -> None:
     host.write(file, content)
     reading = await read(host)
     assert (reading.fabric.state, reading.partition) == (BROKEN, "")
-    assert words in reading.fabric.reason
+    assert reason in reading.fabric.reason
 
 
-async def test_a_missing_management_capability_is_mentioned(host: StubHost) -> None:
+async def test_a_missing_management_capability_is_reported(host: StubHost) -> None:
     shutil.rmtree(host.root / "proc/driver/nvidia/capabilities")
     fabric = (await read(host)).fabric
     assert fabric.state is OK
     assert "fabric-imex-mgmt" in fabric.reason
 
 
-async def test_a_simulated_node_and_nvml_tell_the_same_of_one_machine(host: StubHost) -> None:
+async def test_nvml_and_a_simulated_node_report_the_same_for_the_same_hardware(host: StubHost) -> None:
     node = layout(of_racks(1, "gb200-nvl72"))[0]
-    cluster, _, clique = node.hardware.partition.partition(".")
-    host.gpus(*[StubGpu(cluster=cluster, clique=int(clique))] * node.profile.gpus)
+    cluster_uuid, _, clique = node.hardware.partition.partition(".")
+    host.gpus(*[StubGpu(cluster_uuid=cluster_uuid, clique=int(clique))] * node.profile.gpus)
     reading = await read(host)
     assert reading.partition == node.hardware.partition
     assert reading.fabric == node.hardware.fabric
 
 
 @pytest.mark.parametrize(
-    "place", ["usr/lib64", "run/nvidia/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64", "lib"]
+    "directory", ["usr/lib64", "run/nvidia/driver/usr/lib64", "home/kubernetes/bin/nvidia/lib64", "lib"]
 )
-def test_the_library_is_found_where_drivers_are_installed(tmp_path: Path, place: str) -> None:
-    library = tmp_path / place / "libnvidia-ml.so.1"
+def test_the_library_is_found_where_drivers_are_installed(tmp_path: Path, directory: str) -> None:
+    library = tmp_path / directory / "libnvidia-ml.so.1"
     library.parent.mkdir(parents=True)
     library.touch()
     assert find_library(tmp_path) == library
 
 
-@pytest.mark.parametrize("said", [b"", b"null", b'{"type": "Told"}', b"not JSON"])
-def test_a_probe_that_talks_nonsense_is_no_fault_of_the_driver(said: bytes) -> None:
-    answer = heard(1, said, b"Traceback\nModuleNotFoundError: No module named 'pynvml'\n")
-    assert isinstance(answer, Silent)
-    assert not answer.faulty
-    assert "ModuleNotFoundError" in answer.why
+@pytest.mark.parametrize("stdout", [b"", b"null", b'{"type": "NvmlAnswer"}', b"not JSON"])
+def test_unparsable_output_of_the_probe_is_no_fault_of_the_driver(stdout: bytes) -> None:
+    result = parse_probe_output(1, stdout, b"Traceback\nModuleNotFoundError: No module named 'pynvml'\n")
+    assert result == NvmlUnavailable(
+        "the NVML probe failed with exit code 1: ModuleNotFoundError: No module named 'pynvml'", driver_fault=False
+    )
 
 
-def test_a_probe_that_somebody_kills_is_no_fault_of_the_driver() -> None:
-    answer = heard(-9, b"", b"")
-    assert isinstance(answer, Silent)
-    assert not answer.faulty
+def test_a_probe_that_was_killed_is_no_fault_of_the_driver() -> None:
+    assert parse_probe_output(-9, b"", b"") == NvmlUnavailable(
+        "the NVML probe was killed (SIGKILL)", driver_fault=False
+    )
 
 
-def children() -> set[str]:
-    """The live probes that this process started."""
+def probes() -> set[str]:
+    """PIDs of the live probes that this process started."""
     tasks = Path("/proc/self/task").glob("*/children")
     return {pid for task in tasks for pid in task.read_text().split() if _is_probe(pid)}
 

@@ -1,3 +1,5 @@
+"""The description of a cluster, and the nodes that follow from it."""
+
 import ipaddress
 import re
 from itertools import pairwise
@@ -10,11 +12,10 @@ from hypothesis import strategies as st
 
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.errors import Misconfigured
-from imex_dra.hardware.profiles import DEFAULT_CLIQUE, PROFILES, Profile
-from imex_dra.hardware.simulated import HardwareFile
-from imex_dra.hardware.simulated import reading as simulated_reading
-from imex_dra.sandbox.racks import Cluster, Rack, layout, load, of_racks, partitions_of
-from imex_dra.softimex.noderoot import parse_hardware
+from imex_sandbox.profiles import DEFAULT_CLIQUE, PROFILES, Profile
+from imex_sandbox.racks import Cluster, Rack, layout, load, of_racks, partitions_of
+from imex_sandbox.simulated import HardwareFile, to_reading
+from imex_sandbox.softimex.noderoot import parse_hardware
 
 HEAD = "apiVersion: sandbox.imex-dra.io/v1\nkind: Cluster\n"
 
@@ -41,7 +42,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 @given(clusters(), st.integers(0, 239))
-def test_names_addresses_gpus_and_boots_are_unique(cluster: Cluster, number: int) -> None:
+def test_names_addresses_gpus_and_boot_ids_are_unique(cluster: Cluster, number: int) -> None:
     nodes = layout(cluster, number)
     gpus = [gpu.uuid for node in nodes for gpu in node.hardware.gpus]
     boots = [node.hardware.boot_id for node in nodes]
@@ -50,7 +51,7 @@ def test_names_addresses_gpus_and_boots_are_unique(cluster: Cluster, number: int
 
 
 @given(clusters(), st.integers(0, 239))
-def test_addresses_are_loopback_and_none_is_taken(cluster: Cluster, number: int) -> None:
+def test_addresses_are_loopback_addresses_of_the_cluster(cluster: Cluster, number: int) -> None:
     for node in layout(cluster, number):
         address = ipaddress.ip_address(node.address)
         assert address.is_loopback
@@ -60,15 +61,15 @@ def test_addresses_are_loopback_and_none_is_taken(cluster: Cluster, number: int)
 
 @given(clusters())
 def test_no_two_racks_share_a_fabric(cluster: Cluster) -> None:
-    homes: dict[str, set[str]] = {}
+    racks_by_fabric: dict[str, set[str]] = {}
     for node in layout(cluster):
         if node.hardware.partition:
-            homes.setdefault(node.hardware.partition.partition(".")[0], set()).add(node.rack)
-    assert all(len(sharing) == 1 for sharing in homes.values())
+            racks_by_fabric.setdefault(node.hardware.partition.partition(".")[0], set()).add(node.rack)
+    assert all(len(sharing) == 1 for sharing in racks_by_fabric.values())
 
 
 @given(clusters())
-def test_a_rack_is_cut_as_it_says(cluster: Cluster) -> None:
+def test_a_rack_has_the_partitions_of_its_description(cluster: Cluster) -> None:
     for rack in cluster.racks:
         found = [partition for partition in partitions_of(cluster.name, rack) if partition]
         sizes = tuple(found.count(partition) for partition in dict.fromkeys(found))
@@ -79,31 +80,31 @@ def test_a_rack_is_cut_as_it_says(cluster: Cluster) -> None:
 
 
 @given(clusters())
-def test_the_same_file_gives_the_same_racks(cluster: Cluster) -> None:
+def test_the_same_file_always_gives_the_same_nodes(cluster: Cluster) -> None:
     again = msgspec.yaml.decode(msgspec.yaml.encode(cluster), type=Cluster)
     assert layout(again) == layout(cluster)
 
 
 @given(clusters())
-def test_every_reader_of_hardware_json_understands_it(cluster: Cluster) -> None:
+def test_the_driver_and_soft_imex_read_hardware_json_the_same_way(cluster: Cluster) -> None:
     for node in layout(cluster):
         text = msgspec.json.encode(node.hardware)
         assert msgspec.json.decode(text, type=HardwareFile) == node.hardware
-        reading, soft = simulated_reading(node.hardware), parse_hardware(text.decode())
+        reading, soft = to_reading(node.hardware), parse_hardware(text.decode())
         assert reading.partition == soft.partition == node.hardware.partition
         assert soft.gpus == len(node.hardware.gpus) == node.profile.gpus
         assert bool(soft.problem) == (reading.fabric.state is not FabricState.OK)
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
-def test_a_profile_is_one_machine(profile: Profile) -> None:
+def test_a_rack_has_the_nodes_of_its_profile_in_one_partition(profile: Profile) -> None:
     nodes = layout(of_racks(1, profile.name))
     assert len({node.hardware.partition for node in nodes}) == 1
     assert len(nodes) == profile.nodes
 
 
-def test_the_racks_that_people_know() -> None:
-    sizes = {name: (profile.nodes, profile.gpus, profile.slots) for name, profile in PROFILES.items()}
+def test_nodes_gpus_and_indexes_of_each_profile() -> None:
+    sizes = {name: (profile.nodes, profile.gpus, profile.max_nodes) for name, profile in PROFILES.items()}
     assert sizes == {
         "gb200-nvl72": (18, 4, 24),
         "gb300-nvl72": (18, 4, 24),
@@ -114,7 +115,7 @@ def test_the_racks_that_people_know() -> None:
     }
 
 
-def test_the_short_form() -> None:
+def test_equal_racks_are_named_r0_and_r1() -> None:
     nodes = layout(of_racks(2, "gb200-nvl72"), number=3)
     assert len(nodes) == 36
     assert (nodes[0].name, nodes[0].address) == ("r0-n00", "127.19.0.10")
@@ -123,18 +124,18 @@ def test_the_short_form() -> None:
     assert {gpu.name for gpu in nodes[0].hardware.gpus} == {"NVIDIA GB200"}
 
 
-def test_nvlink_that_stays_in_the_node_is_no_fabric() -> None:
+def test_a_node_without_multi_node_nvlink_has_no_fabric() -> None:
     (node, *_) = layout(of_racks(1, "hgx-h100"))
     assert (node.hardware.fabric.state, node.hardware.partition) == (FabricState.NONE, "")
 
 
-def test_two_racks_as_furniture_may_be_one_fabric() -> None:
+def test_two_chassis_may_form_one_fabric() -> None:
     nodes = layout(of_racks(1, "gb200-nvl36x2"))
     serials = [node.hardware.gpus[0].chassis_serial for node in nodes]
     assert [serials.count(serial) for serial in dict.fromkeys(serials)] == [9, 9]
 
 
-def test_clusters_of_two_names_share_no_uuid() -> None:
+def test_clusters_with_different_names_share_no_partition_uuid() -> None:
     one, other = (layout(of_racks(1, "gb200-nvl72", name=name)) for name in ("one", "other"))
     assert not {node.hardware.partition for node in one} & {node.hardware.partition for node in other}
 
@@ -155,43 +156,49 @@ def test_a_cluster_is_read_from_yaml(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("", "Expected `object`"),
         ("racks: [", "while parsing"),
         ("apiVersion: v1\nkind: Cluster\nracks: []\n", "`$.apiVersion`"),
         (f"{HEAD}racks: []\n", "1 to 256 racks - at `$.racks`"),
         (f"{HEAD}racks: [{{name: a}}]\n", "missing required field `profile` - at `$.racks[0]`"),
-        (f"{HEAD}racks: [{{name: a, profile: nvl1}}]\n", "no 'nvl1'; there are gb200-nvl72"),
+        (f"{HEAD}racks: [{{name: a, profile: nvl1}}]\n", "unknown profile 'nvl1': choose one of gb200-nvl72"),
         (f"{HEAD}racks: [{{name: a, profile: nvl1}}]\n", "at `$.racks[0].profile`"),
         (f"{HEAD}racks: [{{name: a, profile: hgx-h100, color: red}}]\n", "`color` - at `$.racks[0]`"),
         (f"{HEAD}racks: [{{name: A, profile: hgx-h100}}]\n", "at `$.racks[0].name`"),
         (f"{HEAD}racks: [{{name: a, profile: hgx-h100, nodes: 0}}]\n", "at `$.racks[0].nodes`"),
         (f"{HEAD}racks: [{{name: a, profile: hgx-h100, nodes: 246}}]\n", "at `$.racks[0].nodes`"),
-        (f"{HEAD}racks: [{{name: a, profile: hgx-h100, partitions: [4]}}]\n", "has no partitions"),
-        (f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, partitions: [9, 8]}}]\n", "17 nodes together"),
+        (
+            f"{HEAD}racks: [{{name: a, profile: hgx-h100, partitions: [4]}}]\n",
+            "profile hgx-h100 has no NVLink between nodes",
+        ),
+        (
+            f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, partitions: [9, 8]}}]\n",
+            "the partitions have 17 nodes, but the rack has 18",
+        ),
         (f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, partitions: [18, 0]}}]\n", "at least one node"),
         (f"{HEAD}name: Lab\nracks: [{{name: a, profile: hgx-h100}}]\n", "at `$.name`"),
         (
             f"{HEAD}racks: [{{name: a, profile: hgx-h100}}, {{name: a, profile: hgx-h100}}]\n",
-            "a rack a already - at `$.racks[1].name`",
+            "there are two racks named a - at `$.racks[1].name`",
         ),
     ],
 )
-def test_an_error_names_the_file_and_the_place(tmp_path: Path, text: str, words: str) -> None:
+def test_an_error_names_the_file_and_the_path_of_the_field(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
-    with pytest.raises(Misconfigured, match=re.escape(words)) as caught:
+    with pytest.raises(Misconfigured, match=re.escape(message)) as caught:
         load(path)
     assert str(path) in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match="No such file"):
+def test_the_error_for_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="cannot be read: No such file"):
         load(tmp_path / "none.yaml")
 
 
 @pytest.mark.parametrize("number", [-1, 240])
-def test_a_machine_has_room_for_so_many_clusters(number: int) -> None:
+def test_a_machine_can_run_240_clusters(number: int) -> None:
     with pytest.raises(Misconfigured, match="240 clusters"):
         layout(of_racks(1, "gb200-nvl72"), number)

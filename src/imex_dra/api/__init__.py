@@ -1,1 +1,1 @@
-"""The objects we read and write, as plain immutable values; no I/O happens here."""
+"""API objects as immutable values. No I/O."""

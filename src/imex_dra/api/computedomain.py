@@ -1,4 +1,4 @@
-"""ComputeDomain: what a user asks for. Every field the peer accepts is accepted with the same meaning."""
+"""ComputeDomain: what a user creates. Every field of NVIDIA's driver is accepted, with the same meaning."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -11,9 +11,20 @@ DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?
 MAX_LISTED_NODES = 512
 
 READY = "Ready"
+"""Condition: True while at least one pod holds a claim, and every claim is prepared on a node that is ready."""
+TEMPLATE_READY = "TemplateReady"
+"""Condition: False while pods cannot claim, or claim from something else than the controller's template."""
+CHANNEL_ASSIGNED = "ChannelAssigned"
+"""Condition: True if it has a channel in every partition where its pods are; False with the cause."""
+DEGRADED = "Degraded"
+"""Condition: present from the moment at which the ComputeDomain is Ready until its pods have ended. True if a node
+with a claim has become not ready since."""
+SPANS_PARTITIONS = "SpansPartitions"
+"""Condition: present since pods first held claims in several partitions."""
 ACCEPTED = "Accepted"
-"""Present only where a ComputeDomain is refused, or was."""
+"""Condition: present only if the ComputeDomain is refused, or was."""
 DELETING = "Deleting"
+"""Condition: present while a deletion waits; says for what."""
 
 
 class AllocationMode(StrEnum):
@@ -24,6 +35,15 @@ class AllocationMode(StrEnum):
 class Readiness(StrEnum):
     READY = "Ready"
     NOT_READY = "NotReady"
+
+
+class Phase(StrEnum):
+    """What the column STATUS of kubectl get shows."""
+
+    NO_PODS = "NoPods"
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    DELETING = "Deleting"
 
 
 class TemplateName(View, frozen=True):
@@ -40,14 +60,15 @@ class TemplateName(View, frozen=True):
 
 class ChannelSpec(View, frozen=True):
     resource_claim_template: Annotated[
-        TemplateName, Meta(description="The ResourceClaimTemplate that pods claim their channel from.")
+        TemplateName,
+        Meta(description="ResourceClaimTemplate from which pods claim the channel; the controller creates it."),
     ]
     allocation_mode: Annotated[
         AllocationMode,
         Meta(
             description=(
-                "Single: the ComputeDomain's own channel. All: every channel of the partition, other "
-                "workloads' included; refused unless the namespace allows it."
+                "Single: pods get the channel of the ComputeDomain. All: pods get every channel of the partition, "
+                "including those of other workloads; refused unless the namespace allows it."
             ),
             extra_json_schema={"default": "Single"},
         ),
@@ -60,46 +81,79 @@ class ComputeDomainSpec(View, frozen=True):
         Meta(
             ge=0,
             description=(
-                "Deprecated. Nodes that must be there before the ComputeDomain is Ready; "
-                "0 means that its pods' nodes are all that counts."
+                "Deprecated. Minimum number of nodes with a claim before the ComputeDomain is Ready; 0 for no "
+                "minimum."
             ),
             extra_json_schema={"default": 0},
         ),
     ] = 0
     channel: Annotated[
         ChannelSpec | None,
-        Meta(description="Left out: the ResourceClaimTemplate has the ComputeDomain's own name."),
+        Meta(
+            description=(
+                "How pods claim the channel. If omitted, the ResourceClaimTemplate has the name of the "
+                "ComputeDomain."
+            ),
+        ),
     ] = None
 
 
 class DomainNode(View, frozen=True, gc=False):
-    name: Annotated[str, Meta(description="The Node's name.")]
-    ip_address: Annotated[str, Meta(description="The address of its IMEX daemon.")]
-    clique_id: Annotated[str, Meta(description="Its NVLink partition; empty without NVLink fabric.")] = field(
-        name="cliqueID"
+    """A node with an allocated claim."""
+
+    name: Annotated[str, Meta(description="Name of the Node.")]
+    ip_address: Annotated[str, Meta(description="IP address of its IMEX daemon.")]
+    clique_id: Annotated[str, Meta(description="NVLinkPartition of the node; empty without NVLink fabric.")] = (
+        field(name="cliqueID")
     )
-    index: Annotated[int, Meta(description="Its slot in the IMEX domain; -1 without NVLink fabric.")] = -1
-    status: Annotated[Readiness, Meta(extra_json_schema={"default": "NotReady"})] = shown(Readiness.NOT_READY)
-
-
-class DomainPartition(View, frozen=True, gc=False):
-    name: Annotated[str, Meta(description="The NVLinkPartition.")]
-    channel: Annotated[int, Meta(ge=0, description="The ComputeDomain's IMEX channel there.")]
-    nodes: Annotated[int, Meta(ge=0, description="Nodes that hold a claim.")] = 0
-    ready: Annotated[int, Meta(ge=0, description="Of these, nodes that are ready.")] = 0
-
-
-class DomainSummary(View, frozen=True, gc=False):
-    nodes: str = ""
-    partitions: str = ""
-    channels: str = ""
-
-
-class ComputeDomainStatus(View, frozen=True):
+    index: Annotated[int, Meta(description="Index of the node in its IMEX domain; -1 without NVLink fabric.")] = -1
     status: Annotated[
         Readiness,
         Meta(
-            description="Ready: every node that holds a claim can serve it.",
+            description="Whether the node serves every claim of the ComputeDomain.",
+            extra_json_schema={"default": "NotReady"},
+        ),
+    ] = shown(Readiness.NOT_READY)
+    reason: Annotated[
+        str, Meta(description="Why the node is not ready, or why its pods get no channel; one CamelCase word.")
+    ] = ""
+    message: Annotated[str, Meta(description="The same as one sentence.")] = ""
+
+
+class DomainPartition(View, frozen=True, gc=False):
+    """An NVLinkPartition in which the ComputeDomain has a channel."""
+
+    name: Annotated[str, Meta(description="Name of the NVLinkPartition.")]
+    channel: Annotated[int, Meta(ge=0, description="IMEX channel of the ComputeDomain in this partition.")]
+    nodes: Annotated[int, Meta(ge=0, description="Number of nodes with a claim.")] = 0
+    ready: Annotated[int, Meta(ge=0, description="Number of these nodes that are ready.")] = 0
+
+
+class DomainSummary(View, frozen=True, gc=False):
+    """Values for the columns of kubectl get."""
+
+    status: Annotated[
+        str,
+        Meta(
+            description="NoPods: no pod holds a claim. Ready, NotReady: condition Ready. Deleting: a deletion"
+            " waits."
+        ),
+    ] = ""
+    message: Annotated[
+        str, Meta(description="Message of the condition Ready, or of Deleting while a deletion waits.")
+    ] = ""
+    nodes: Annotated[str, Meta(description="Ready nodes, and all nodes with a claim.")] = ""
+    partitions: Annotated[str, Meta(description="Number of partitions with a channel.")] = ""
+    channels: Annotated[str, Meta(description="Channel number in each partition.")] = ""
+
+
+class ComputeDomainStatus(View, frozen=True):
+    """Observed state."""
+
+    status: Annotated[
+        Readiness,
+        Meta(
+            description="Ready: pods hold claims, and every claim is prepared on a node that is ready.",
             extra_json_schema={"default": "NotReady"},
         ),
     ] = shown(Readiness.NOT_READY)
@@ -107,35 +161,49 @@ class ComputeDomainStatus(View, frozen=True):
         tuple[DomainNode, ...],
         Meta(
             max_length=MAX_LISTED_NODES,
-            description="The nodes that hold a claim; nodes that are not ready come first.",
+            description="Nodes with a claim; nodes that are not ready come first.",
             extra_json_schema={"x-kubernetes-list-type": "atomic"},
         ),
     ] = ()
-    nodes_omitted: Annotated[int, Meta(ge=0, description="Nodes that did not fit into the list.")] = 0
+    nodes_omitted: Annotated[int, Meta(ge=0, description="Number of nodes that do not fit in the list.")] = 0
     partitions: Annotated[
         tuple[DomainPartition, ...],
-        Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+        Meta(
+            description="Partitions in which the ComputeDomain has a channel.",
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
     ] = ()
+    claims_ended_at: Annotated[
+        str,
+        Meta(
+            description="When the last claim ended; empty while pods hold claims, and before the first one does.",
+            extra_json_schema={"format": "date-time"},
+        ),
+    ] = ""
     conditions: Annotated[
         tuple[Condition, ...],
-        Meta(extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+        Meta(
+            description="Ready, TemplateReady and ChannelAssigned; Degraded, SpansPartitions, Accepted and"
+            " Deleting where they apply.",
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
     ] = ()
-    summary: Annotated[DomainSummary, Meta(description="What the columns of kubectl get show.")] = DomainSummary()
+    summary: Annotated[DomainSummary, Meta(description="Values for the columns of kubectl get.")] = DomainSummary()
 
 
 class ComputeDomain(View, frozen=True):
-    """A set of nodes, wherever its pods land, whose workloads share one IMEX channel per NVLink partition."""
+    """Gives its pods a common IMEX channel in each NVLink partition, on every node where they run."""
 
     metadata: AnnotatedMeta
     spec: Annotated[
         ComputeDomainSpec,
         Meta(
-            description="What is asked for; immutable.",
+            description="Desired state. Immutable.",
             extra_json_schema={
                 "x-kubernetes-validations": [
                     {
                         "rule": "self == oldSelf",
-                        "message": "a ComputeDomain's spec is immutable: create another one",
+                        "message": "the spec of a ComputeDomain is immutable: create another ComputeDomain",
                     }
                 ]
             },

@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions, generated: types give the schema, this table the columns."""
+"""The CustomResourceDefinitions: schemas from the API types, columns of kubectl get from a table."""
 
 from typing import Any
 
@@ -9,31 +9,36 @@ from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
 from imex_dra.api.schema import schema_of
 
 Column = tuple[str, str, int]
-"""Heading, JSONPath, priority (1: only with -o wide). A column prints one value, hence `status.summary`."""
+"""Heading, JSONPath, priority (1: only with -o wide). A column shows a single field; counts therefore have fields
+of their own in `status.summary`.
+"""
 
 _AGE = ("Age", ".metadata.creationTimestamp", 0)
 
 _COLUMNS: dict[Resource[Any], tuple[Column, ...]] = {
     COMPUTE_DOMAINS: (
-        ("Status", ".status.status", 0),
+        ("Status", ".status.summary.status", 0),
         ("Nodes", ".status.summary.nodes", 0),
         ("Partitions", ".status.summary.partitions", 0),
-        ("Channels", ".status.summary.channels", 0),
-        ("Why", ".status.conditions[?(@.type=='Ready')].message", 1),
+        ("Channel", ".status.summary.channels", 0),
+        ("Message", ".status.summary.message", 1),
         _AGE,
     ),
     NVLINK_PARTITIONS: (
         ("Nodes", ".status.summary.nodes", 0),
-        ("Channels", ".status.summary.channels", 0),
+        ("Channels-In-Use", ".status.summary.channels", 0),
         ("State", ".status.summary.state", 0),
         _AGE,
     ),
     NVLINK_NODES: (
+        ("Ready", ".status.conditions[?(@.type=='Ready')].status", 0),
         ("Fabric", ".status.fabric.state", 0),
         ("Partition", ".status.partition", 0),
-        ("Slot", ".status.slot", 0),
+        ("Index", ".status.index", 0),
         ("IMEX", ".status.imexState", 0),
-        ("Problem", ".status.problem", 1),
+        ("Connected", ".status.conditions[?(@.type=='Connected')].status", 0),
+        ("Unreachable", ".status.unreachable", 1),
+        ("Message", ".status.conditions[?(@.type=='Ready')].message", 1),
         _AGE,
     ),
 }
@@ -84,6 +89,6 @@ def _version(resource: Resource[Any], columns: tuple[Column, ...]) -> dict[str, 
 
 
 def _column(heading: str, path: str, priority: int) -> dict[str, Any]:
-    kind = "date" if heading == "Age" else "integer" if heading == "Slot" else "string"
+    kind = "date" if heading == "Age" else "integer" if heading == "Index" else "string"
     column = {"name": heading, "type": kind, "jsonPath": path}
     return column | ({"priority": priority} if priority else {})

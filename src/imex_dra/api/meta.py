@@ -1,8 +1,8 @@
-"""What all Kubernetes objects share, and how a type is addressed on the API server.
+"""What all API objects have in common: metadata, keys, conditions, resource paths.
 
-Our types are views: they hold the fields we use and nothing else, because a cache of whole objects costs
-twenty times the memory and most of the garbage collector's time. A view must therefore never be written
-back as it is; writes are patches (`kube.patch`), so that fields we don't know survive.
+API types are views: they hold only the fields that we use, because a cache of complete objects needs twenty
+times the memory. A view must therefore never be written back as it is. Writes are patches (`kube.patch`), which
+preserve fields that the view does not have.
 """
 
 from dataclasses import dataclass
@@ -12,14 +12,16 @@ from msgspec import Meta, Struct, field
 
 
 class View(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Base of every API type: immutable, camelCase on the wire, defaults left out."""
+    """Base of every API type: immutable, camelCase in JSON, fields with their default value are omitted."""
 
 
 V = TypeVar("V")
 
 
 def shown(value: V) -> V:
-    """A default that is written all the same, because people should see it and columns print it."""
+    """A default that is written nevertheless, so that users see it in the object and in the columns of kubectl
+    get.
+    """
     return field(default_factory=lambda: value)
 
 
@@ -29,17 +31,14 @@ class OwnerReference(View, frozen=True, gc=False):
     name: str
     uid: str
     controller: bool = False
-    block_owner_deletion: bool = False
 
 
 class ObjectMeta(View, frozen=True):
     name: str = ""
-    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     generation: int = 0
-    creation_timestamp: str = ""
     deletion_timestamp: str = ""
     labels: dict[str, str] = {}
     finalizers: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ class ObjectMeta(View, frozen=True):
 
 
 class AnnotatedMeta(ObjectMeta, frozen=True):
-    """For the few objects whose annotations mean something to us; on a Pod they are dead weight."""
+    """For the few kinds whose annotations we read. Pods have many and large annotations that we do not need."""
 
     annotations: dict[str, str] = {}
 
@@ -62,7 +61,7 @@ T = TypeVar("T", bound=Object)
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """One kind of object: where it lives on the server, and the view it is read into."""
+    """One kind of object: its path on the API server, and the view that it is decoded into."""
 
     type: type[T]
     group: str
@@ -88,7 +87,7 @@ class Resource(Generic[T]):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Names an object of a known kind. Names come back to life; where that matters, compare UIDs too."""
+    """Identifies an object of a known kind. A recreated object has the same key and another UID."""
 
     namespace: str
     name: str
@@ -105,13 +104,27 @@ def is_deleting(obj: Object) -> bool:
     return bool(obj.metadata.deletion_timestamp)
 
 
+OTHER_DRIVER = "OtherDriver"
+"""Condition of NVLinkPartitions and NVLinkNodes: True while another driver of the same name is present, and ours
+therefore does nothing. NVIDIA's driver does not know these kinds.
+"""
+
+
 class Condition(View, frozen=True, gc=False):
-    type: Annotated[str, Meta(description="What the condition is about.", min_length=1, max_length=316)]
-    status: Annotated[str, Meta(extra_json_schema={"enum": ["True", "False", "Unknown"]})]
-    reason: Annotated[str, Meta(description="One CamelCase word for programs.", min_length=1, max_length=1024)]
+    type: Annotated[str, Meta(description="Type of the condition.", min_length=1, max_length=316)]
+    status: Annotated[
+        str,
+        Meta(description="Whether the condition holds.", extra_json_schema={"enum": ["True", "False", "Unknown"]}),
+    ]
+    reason: Annotated[
+        str,
+        Meta(description="Cause of the last transition, as one CamelCase word.", min_length=1, max_length=1024),
+    ]
     last_transition_time: Annotated[
         str,
         Meta(description="When the status last changed.", extra_json_schema={"format": "date-time"}),
     ]
-    message: Annotated[str, Meta(description="One sentence for people.", max_length=32768)] = ""
-    observed_generation: Annotated[int, Meta(ge=0)] = 0
+    message: Annotated[str, Meta(description="Explanation in one sentence.", max_length=32768)] = ""
+    observed_generation: Annotated[
+        int, Meta(ge=0, description="metadata.generation that the condition was computed for.")
+    ] = 0

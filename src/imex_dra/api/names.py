@@ -1,13 +1,13 @@
-"""Every name that stands on the wire, in a cluster or on a node's disk, defined once.
+"""Names in API objects and on a node's disk: the driver, labels, annotations, finalizers, paths.
 
-The peer's names are kept wherever a manifest written for the peer could contain them.
+NVIDIA's DRA driver uses the same names for everything that a user's manifest can contain.
 """
 
 import hashlib
 from typing import NewType
 
 DRIVER = "compute-domain.nvidia.com"
-"""Driver name in ResourceSlices, claims and opaque configs; also the directory of the node plugin."""
+"""Name of the DRA driver, and of its plugin directory on a node."""
 
 CHANNEL_CLASS = "compute-domain-default-channel.nvidia.com"
 CHANNEL_REQUEST = "channel"
@@ -21,9 +21,21 @@ DOMAIN_FINALIZER = "imex-dra.io/computedomain"
 PARTITION_FINALIZER = "imex-dra.io/nvlinkpartition"
 RELEASE_ANNOTATION = "imex-dra.io/release"
 RELEASE_NOW = "now"
+READINESS_ANNOTATION = "imex-dra.io/readiness"
+"""Of a ComputeDomain. Its claims carry it as a label: annotations may be large, and are not cached."""
+READINESS_MEMBERS = "members"
+FORGET_ANNOTATION = "imex-dra.io/forget"
+"""On an NVLinkPartition: names of nodes that will not return, separated by commas."""
 
 LEASE = "imex-controller"
 NAMESPACE = "imex-dra"
+
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+MANAGED_BY = "imex-dra"
+"""On every ResourceSlice of ours: one of the same driver name without it was published by another driver."""
+
+DAEMON_SOCKET = "/run/imex-dra/daemon.sock"
+"""On which `imex daemon` listens for `imex node`."""
 
 CHANNEL_DEVICE_DIRECTORY = "/dev/nvidia-caps-imex-channels"
 CHANNEL_DEVICE_CLASS = "nvidia-caps-imex-channels"
@@ -32,7 +44,7 @@ CDI_VENDOR = "imex-dra.io"
 CDI_CLASS = "channel"
 
 PartitionId = NewType("PartitionId", str)
-"""`<cluster uuid>.<clique id>`: opaque in code. The clique id alone is a sentinel on many racks."""
+"""`<cluster UUID>.<clique ID>`; the clique ID alone is not unique. Never parsed."""
 
 
 def partition_id(cluster_uuid: str, clique: int) -> PartitionId:
@@ -40,10 +52,10 @@ def partition_id(cluster_uuid: str, clique: int) -> PartitionId:
 
 
 def name_format(partition: PartitionId) -> str:
-    """The names in a partition's IMEX nodes file.
+    """Format of the names in a partition's IMEX nodes file, by index.
 
-    IMEX has no other domain identity than these names, so they must be unique to the partition: with equal
-    names a daemon accepts a stranger at a recycled address.
+    The names must be unique to the partition, because IMEX has no other domain identity: with equal names, a
+    daemon would accept a daemon of another partition at a recycled address.
     """
     digest = hashlib.sha256(partition.encode()).hexdigest()[:8]
     return f"imex-{digest}-%03d"

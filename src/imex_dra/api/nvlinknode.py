@@ -1,7 +1,7 @@
-"""NVLinkNode: a node's card. Written by that node alone, and only when something changes.
+"""NVLinkNode: one node's report about itself. Only that node writes it, and only when something changes.
 
-It is an object of its own, not part of a ResourceSlice, because the kubelet deletes the slices at every
-start and half a minute after the plugin is gone, and membership must not depend on that.
+It is an object of its own, not part of a ResourceSlice: the kubelet deletes a driver's slices when it starts, and
+30 s after the driver disconnects, and membership must not depend on that.
 """
 
 from enum import StrEnum
@@ -9,7 +9,12 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from imex_dra.api.meta import ObjectMeta, Resource, View, shown
+from imex_dra.api.limits import MAX_CHANNELS, MAX_COUNTER, MAX_NODES
+from imex_dra.api.meta import Condition, ObjectMeta, Resource, View, shown
+
+READY = "Ready"
+CONNECTED = "Connected"
+"""Condition: Unknown while the IMEX daemon is not READY, or nvidia-imex-ctl does not report its connections."""
 
 
 class FabricState(StrEnum):
@@ -25,7 +30,7 @@ class IsolationState(StrEnum):
 
 
 class ImexState(StrEnum):
-    """What `nvidia-imex-ctl -q` prints, and UNAVAILABLE when nobody answers."""
+    """What `nvidia-imex-ctl -q` prints; UNAVAILABLE if it gets no answer."""
 
     INITIALIZING = "INITIALIZING"
     STARTING_AUTH_SERVER = "STARTING_AUTH_SERVER"
@@ -37,79 +42,120 @@ class ImexState(StrEnum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-class ManagedBy(StrEnum):
-    DRIVER = "driver"
-    HOST = "host"
-
-
 class Fabric(View, frozen=True, gc=False):
+    """The state of the node's NVLink fabric."""
+
     state: Annotated[
         FabricState,
-        Meta(description="none: proven to have no multi-node NVLink. pending: not known yet."),
+        Meta(
+            description="ok: registered. broken: unusable until repaired. pending: not known yet. none: the node"
+            " is proven to have no multi-node NVLink."
+        ),
     ] = shown(FabricState.PENDING)
     reason: Annotated[
-        str, Meta(description="One sentence on why it is not ok, or, if it is, on what is limited.")
+        str, Meta(description="Why the fabric is not ok, or what is degraded while it is ok; one sentence.")
     ] = ""
 
 
 class Isolation(View, frozen=True, gc=False):
+    """Whether only this driver hands out channels on the node."""
+
     state: Annotated[
         IsolationState,
-        Meta(description="open: something else on the node hands out channels behind the driver's back."),
+        Meta(description="open: another component on the node can give channels to containers."),
     ] = shown(IsolationState.ENFORCED)
-    reason: str = ""
+    reason: Annotated[str, Meta(description="Which component, and how; one sentence.")] = ""
 
 
 class HeldChannel(View, frozen=True, gc=False, order=True):
-    """A number alone says nothing once a record is lost or a node has moved."""
+    """A channel that processes on the node may have open."""
 
-    partition: str
-    channel: Annotated[int, Meta(ge=0)]
-    compute_domain: Annotated[str, Meta(description="The ComputeDomain's UID.")]
+    partition: Annotated[str, Meta(description="NVLinkPartition that assigned the channel.")]
+    channel: Annotated[int, Meta(ge=0, le=MAX_CHANNELS - 1, description="Channel number.")]
+    compute_domain: Annotated[str, Meta(description="UID of the ComputeDomain that it was assigned to.")]
 
 
 class NVLinkNodeStatus(View, frozen=True):
-    fabric: Fabric = shown(Fabric())
-    partition: Annotated[str, Meta(description="The NVLinkPartition that the hardware names.")] = ""
-    address: Annotated[str, Meta(description="Where the node's IMEX daemon listens.")] = ""
-    slot: Annotated[int, Meta(ge=-1, description="The slot as the running daemon reports it; -1: none.")] = -1
-    imex_state: Annotated[ImexState, Meta(description="As nvidia-imex-ctl says.")] = shown(ImexState.UNAVAILABLE)
-    connected: Annotated[
-        tuple[int, ...],
-        Meta(
-            description="The slots that are connected in both directions.",
-            extra_json_schema={"x-kubernetes-list-type": "atomic"},
-        ),
-    ] = ()
-    driver_version: str = ""
-    channel_count: Annotated[int, Meta(ge=0, description="Channels that the kernel driver offers.")] = 0
-    boot_id: str = field(name="bootID", default="")
-    imex_partition: Annotated[
-        str, Meta(description="The partition whose member list the daemon runs with; empty: it does not run.")
-    ] = ""
-    applied_generation: Annotated[
-        int, Meta(ge=0, description="The generation of the member list that the daemon runs with.")
+    """What the node reports."""
+
+    fabric: Annotated[Fabric, Meta(description="State of the NVLink fabric.")] = shown(Fabric())
+    partition: Annotated[str, Meta(description="NVLinkPartition of the node, as its GPUs report it.")] = ""
+    address: Annotated[str, Meta(description="IP address on which the IMEX daemon listens.")] = ""
+    index: Annotated[
+        int,
+        Meta(ge=-1, le=MAX_NODES - 1, description="Index that the running IMEX daemon uses; -1 if it has none."),
+    ] = -1
+    imex_state: Annotated[ImexState, Meta(description="State that nvidia-imex-ctl reports.")] = shown(
+        ImexState.UNAVAILABLE
+    )
+    driver_version: Annotated[str, Meta(description="Version of the GPU driver.")] = ""
+    channel_count: Annotated[
+        int, Meta(ge=0, le=MAX_CHANNELS, description="Number of channels that the GPU driver offers.")
     ] = 0
-    answered_recall: Annotated[
+    max_claims: Annotated[
         int,
         Meta(
-            ge=0, description="The partition's recall that heldChannels answer; no older grant is taken any more."
+            ge=0,
+            le=128,
+            description="Number of claims that the node can hold at a time; 0 if it is not known.",
+        ),
+    ] = 0
+    boot_id: Annotated[str, Meta(description="Boot ID of the node's kernel.")] = field(name="bootID", default="")
+    imex_partition: Annotated[
+        str,
+        Meta(description="NVLinkPartition whose member list the IMEX daemon applied; empty if it does not run."),
+    ] = ""
+    applied_generation: Annotated[
+        int,
+        Meta(ge=0, le=MAX_COUNTER, description="Generation of the member list that the IMEX daemon applied."),
+    ] = 0
+    acknowledged_epoch: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=MAX_COUNTER,
+            description="Epoch of the partition that the node acknowledged. heldChannels is complete as of this"
+            " epoch, and the node accepts no assignment from an earlier one.",
         ),
     ] = 0
     held_channels: Annotated[
         tuple[HeldChannel, ...],
         Meta(
-            description="Channels of the claims prepared on the node since it booted, as of the answer.",
+            description="Channels of claims prepared since the node booted, as of acknowledgedEpoch.",
             extra_json_schema={"x-kubernetes-list-type": "atomic"},
         ),
     ] = ()
-    isolation: Isolation = shown(Isolation())
-    managed_by: ManagedBy = shown(ManagedBy.DRIVER)
-    problem: Annotated[str, Meta(description="One sentence on what keeps the node from serving.")] = ""
+    isolation: Annotated[Isolation, Meta(description="Whether channels are isolated on this node.")] = shown(
+        Isolation()
+    )
+    unreachable: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Members that the IMEX daemon could not reach for at least five seconds; node names. Empty"
+            " while the daemon is not READY.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
+    prepared_claims: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="UIDs of the ResourceClaims that are prepared on the node. A claim is added about a second"
+            " after it was prepared, and removed when something else is written.",
+            extra_json_schema={"x-kubernetes-list-type": "set"},
+        ),
+    ] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Meta(
+            description="Ready: whether the node can serve claims. Connected: whether its IMEX daemon reaches all"
+            " other members. OtherDriver: True while another driver of the same name serves the node.",
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        ),
+    ] = ()
 
 
 class NVLinkNode(View, frozen=True):
-    """What one node knows about its NVLink fabric, its IMEX daemon and the channels it holds."""
+    """One node's report about its NVLink fabric, its IMEX daemon and the channels it holds."""
 
     metadata: ObjectMeta
     status: NVLinkNodeStatus = NVLinkNodeStatus()

@@ -1,4 +1,4 @@
-"""Structural OpenAPI schemas for CRDs, made from the types, so that the two can't drift apart."""
+"""Structural OpenAPI schemas for CRDs, generated from the API types."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from msgspec import inspect as ms
 Schema = dict[str, Any]
 
 METADATA: Schema = {"type": "object"}
-"""The API server knows the schema of metadata; a CRD may only restrict it."""
+"""The API server has the schema of metadata; a CRD can only restrict it."""
 
 
 def schema_of(type_: type) -> Schema:
@@ -22,10 +22,8 @@ def _translate(info: ms.Type) -> Schema:
             return _struct(info)
         case ms.UnionType(types=types):
             return _translate(_not_none(types))
-        case ms.VarTupleType() | ms.ListType():
+        case ms.VarTupleType():
             return _sized({"type": "array", "items": _translate(info.item_type)}, info, "Items")
-        case ms.DictType(value_type=value):
-            return {"type": "object", "additionalProperties": _translate(value)}
         case ms.EnumType(cls=cls):
             return {"type": "string", "enum": [member.value for member in cls]}
         case ms.StrType(pattern=pattern):
@@ -51,7 +49,7 @@ def _property(field: ms.Field) -> Schema:
     return METADATA if field.encode_name == "metadata" else _translate(field.type)
 
 
-def _sized(schema: Schema, info: ms.VarTupleType | ms.ListType | ms.StrType, noun: str) -> Schema:
+def _sized(schema: Schema, info: ms.VarTupleType | ms.StrType, noun: str) -> Schema:
     bounds = {f"min{noun}": info.min_length, f"max{noun}": info.max_length}
     return schema | {name: bound for name, bound in bounds.items() if bound is not None}
 

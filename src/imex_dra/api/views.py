@@ -1,27 +1,19 @@
-"""Narrow, read-only views of the Kubernetes objects that we look at but don't own."""
+"""Views of Kubernetes objects: only the fields that we use. Never written back as a whole (`kube.patch`)."""
 
-from typing import Any
+from msgspec import Raw, field
+from msgspec.structs import force_setattr
 
-from msgspec import field
-
-from imex_dra.api.meta import AnnotatedMeta, ObjectMeta, Resource, View
+from imex_dra.api.meta import ObjectMeta, Resource, View
 from imex_dra.api.names import DRIVER
+from imex_dra.api.opaque import NO_PARAMETERS, kept_parameters, named_domain
 
 
-class PodResourceClaim(View, frozen=True, gc=False):
-    name: str
-    resource_claim_name: str = ""
-    resource_claim_template_name: str = ""
-
-
-class PodSpec(View, frozen=True):
+class PodSpec(View, frozen=True, gc=False):
     node_name: str = ""
-    resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
 class PodStatus(View, frozen=True, gc=False):
     phase: str = ""
-    pod_ip: str = field(name="podIP", default="")
 
 
 class Pod(View, frozen=True):
@@ -35,29 +27,12 @@ class NodeCondition(View, frozen=True, gc=False):
     status: str
 
 
-class NodeAddress(View, frozen=True, gc=False):
-    type: str
-    address: str
-
-
-class NodeInfo(View, frozen=True, gc=False):
-    boot_id: str = field(name="bootID", default="")
-    kubelet_version: str = ""
-
-
 class NodeStatus(View, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
-    addresses: tuple[NodeAddress, ...] = ()
-    node_info: NodeInfo = NodeInfo()
-
-
-class NodeSpec(View, frozen=True, gc=False):
-    unschedulable: bool = False
 
 
 class Node(View, frozen=True):
     metadata: ObjectMeta
-    spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
@@ -66,8 +41,13 @@ class Namespace(View, frozen=True):
 
 
 class OpaqueConfig(View, frozen=True):
+    """Parameters of other drivers are never decoded, and not kept."""
+
     driver: str = ""
-    parameters: Any = None
+    parameters: Raw = NO_PARAMETERS
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "parameters", kept_parameters(self.driver, self.parameters))
 
 
 class DeviceConfig(View, frozen=True):
@@ -103,8 +83,18 @@ class ClaimStatus(View, frozen=True):
     reserved_for: tuple[ClaimConsumer, ...] = ()
 
 
+class DeviceSelector(View, frozen=True, gc=False):
+    """Only whether there is one."""
+
+
 class ExactRequest(View, frozen=True, gc=False):
+    """The defaults are those of the API server."""
+
     device_class_name: str
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    admin_access: bool = False
+    selectors: tuple[DeviceSelector, ...] = ()
 
 
 class DeviceRequest(View, frozen=True):
@@ -114,7 +104,7 @@ class DeviceRequest(View, frozen=True):
 
 class ClaimDevices(View, frozen=True):
     requests: tuple[DeviceRequest, ...] | None = None
-    """The API server writes null where there are none."""
+    """The API server returns null if there are none."""
     config: tuple[DeviceConfig, ...] = ()
 
 
@@ -123,23 +113,48 @@ class ClaimSpec(View, frozen=True):
 
 
 class ResourceClaim(View, frozen=True):
-    metadata: AnnotatedMeta
+    metadata: ObjectMeta
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 
     @property
     def results(self) -> tuple[AllocationResult, ...]:
-        """What the scheduler allocated from our driver; empty while nothing is allocated."""
+        """The devices of our driver that the scheduler allocated."""
         allocation = self.status.allocation
         return tuple(r for r in allocation.devices.results if r.driver == DRIVER) if allocation else ()
+
+    @property
+    def nodes(self) -> set[str]:
+        """The nodes of these devices: a node's pool has the name of the node."""
+        return {result.pool for result in self.results}
+
+    @property
+    def domain_uids(self) -> set[str]:
+        """ComputeDomains that the configuration of an allocated claim names. Its labels do not matter."""
+        allocation = self.status.allocation
+        return _domain_uids(allocation.devices.config) if allocation is not None and self.results else set()
+
+    @property
+    def waits_for_domain_uids(self) -> set[str]:
+        """ComputeDomains that a pod's claim names while it waits for the scheduler. A claim that no pod owns may
+        be unused.
+        """
+        is_of_pod = any(owner.kind == "Pod" for owner in self.metadata.owner_references)
+        waits = is_of_pod and self.status.allocation is None and not self.metadata.deletion_timestamp
+        return _domain_uids(self.spec.devices.config) if waits else set()
 
     @property
     def pods(self) -> tuple[str, ...]:
         return tuple(consumer.name for consumer in self.status.reserved_for if consumer.resource == "pods")
 
 
+def _domain_uids(configs: tuple[DeviceConfig, ...]) -> set[str]:
+    opaque = (config.opaque for config in configs)
+    return {named_domain(o.parameters) for o in opaque if o is not None and o.driver == DRIVER} - {""}
+
+
 class ResourceClaimTemplateSpec(View, frozen=True):
-    metadata: AnnotatedMeta = AnnotatedMeta()
+    metadata: ObjectMeta = ObjectMeta()
     spec: ClaimSpec = ClaimSpec()
 
 
@@ -149,12 +164,10 @@ class ResourceClaimTemplate(View, frozen=True):
 
 
 class AttributeValue(View, frozen=True, gc=False):
-    """Exactly one of them is set."""
+    """Exactly one field is set."""
 
     integer: int | None = field(name="int", default=None)
-    boolean: bool | None = field(name="bool", default=None)
     string: str | None = None
-    version: str | None = None
 
 
 class Device(View, frozen=True):
@@ -180,25 +193,30 @@ class ResourceSlice(View, frozen=True):
     spec: ResourceSliceSpec
 
 
-class CELSelector(View, frozen=True, gc=False):
-    expression: str
+class Container(View, frozen=True):
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
 
 
-class DeviceSelector(View, frozen=True):
-    cel: CELSelector | None = None
+class ContainerList(View, frozen=True):
+    containers: tuple[Container, ...] = ()
 
 
-class DeviceClassSpec(View, frozen=True):
-    selectors: tuple[DeviceSelector, ...] = ()
+class PodTemplate(View, frozen=True):
+    spec: ContainerList = ContainerList()
 
 
-class DeviceClass(View, frozen=True):
+class DaemonSetSpec(View, frozen=True):
+    template: PodTemplate = PodTemplate()
+
+
+class DaemonSet(View, frozen=True):
     metadata: ObjectMeta
-    spec: DeviceClassSpec = DeviceClassSpec()
+    spec: DaemonSetSpec = DaemonSetSpec()
 
 
 class LeaseSpec(View, frozen=True, gc=False):
-    """Times are strings: the API server demands exactly six fraction digits, which no encoder promises."""
+    """Times are strings, because the API server requires exactly six fractional digits (`rfc3339_micro`)."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0
@@ -244,6 +262,6 @@ NAMESPACES = Resource(Namespace, "", "v1", "namespaces", namespaced=False)
 RESOURCE_CLAIMS = Resource(ResourceClaim, "resource.k8s.io", "v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES = Resource(ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates")
 RESOURCE_SLICES = Resource(ResourceSlice, "resource.k8s.io", "v1", "resourceslices", namespaced=False)
-DEVICE_CLASSES = Resource(DeviceClass, "resource.k8s.io", "v1", "deviceclasses", namespaced=False)
+DAEMON_SETS = Resource(DaemonSet, "apps", "v1", "daemonsets")
 LEASES = Resource(Lease, "coordination.k8s.io", "v1", "leases")
 EVENTS = Resource(Event, "events.k8s.io", "v1", "events")

@@ -1,1 +1,1 @@
-"""What every layer stands on: errors, the clock, files, logging."""
+"""Foundations of every layer: errors, the clock, atomic files, waiting, logging."""

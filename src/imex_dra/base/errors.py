@@ -1,31 +1,33 @@
-"""Every error that this project raises on purpose, in one tree.
+"""The exceptions of this project, in one tree.
 
-Whoever catches an error asks one question: will it help to try again? That is a class, not a flag:
+The class answers the question of every caller, whether a retry can help:
 
     ImexError
-    ├── Retryable                   may succeed later, with nobody changing the request
-    │   ├── NotYet                  something we wait for has not happened
+    ├── Retryable                   may succeed later without a change of the request
+    │   ├── NotYet                  waits for something that has not happened
     │   └── ApiRetryable
-    │       ├── Conflict            409: decided on an old version; read, decide again
-    │       ├── Gone                410: the resource version is too old; list again
+    │       ├── Conflict            409: the object has changed; read it and decide again
+    │       ├── Gone                410: the resourceVersion is too old; list again
     │       ├── TooManyRequests     429, with the server's `retry_after`
-    │       └── Unavailable         5xx, time-outs, broken connections
-    └── Terminal                    will fail the same way until somebody changes something
-        ├── Rejected                the request itself can never be served
+    │       └── Unavailable         5xx, timeouts, broken connections
+    └── Terminal                    fails again until something else is changed
+        ├── Rejected                this request can never succeed
         ├── Misconfigured           a flag, a file or the environment is wrong
+        ├── OtherDriver             NVIDIA's DRA driver serves the same ComputeDomains
         └── ApiTerminal
             ├── NotFound            404
             ├── AlreadyExists       409 with that reason
             ├── Forbidden           401, 403
-            └── Invalid             400, 422 and the rest of 4xx
+            │   └── NamespaceTerminating  403 with that cause: nothing can be created in it any more
+            ├── Invalid             400, 422 and other 4xx
+            └── Undecodable         an object without the form that its API promises
 
-A message names the object, the cause and the next step; it is written for the person who reads it in an
-Event or at a prompt.
+A message names the object, the cause and the next step. Users read it in an Event or on the command line.
 """
 
 
 class ImexError(Exception):
-    """Base of all errors raised on purpose."""
+    pass
 
 
 class Retryable(ImexError):
@@ -46,6 +48,10 @@ class Rejected(Terminal):
 
 class Misconfigured(Terminal):
     pass
+
+
+class OtherDriver(Terminal):
+    """The program must not run here. It ends with an exit status of its own (`cli.OTHER_DRIVER_STATUS`)."""
 
 
 class ApiRetryable(Retryable):
@@ -86,5 +92,13 @@ class Forbidden(ApiTerminal):
     pass
 
 
+class NamespaceTerminating(Forbidden):
+    pass
+
+
 class Invalid(ApiTerminal):
+    pass
+
+
+class Undecodable(ApiTerminal):
     pass

@@ -1,8 +1,8 @@
-"""Files that are either the old or the new content, whatever instruction the process is killed at.
+"""Atomic file writes: a reader sees the old content or the new, also if the writer is killed.
 
-Nothing is forced to the disk: that costs milliseconds in the path of every pod, and only a power failure would
-show it. After one, no container is left that could use what was written: a file that came out empty is noticed
-by its checksum, one that came out old names claims of another boot, and both are made again.
+There is no fsync. It costs milliseconds in every prepare and only helps after a power failure, and then no
+container survives that could use what was written: a truncated file fails its checksum, a stale one names claims
+of an earlier boot, and both are rewritten.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Logs: JSON lines in a pod, readable lines at a terminal, always to stderr, always with the same keys."""
+"""Structured logs on stderr: readable at a terminal, JSON lines otherwise."""
 
 import logging
 import sys

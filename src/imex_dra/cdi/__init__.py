@@ -1,1 +1,1 @@
-"""The container runtime's contract: device specs as files in a directory it watches."""
+"""Container Device Interface: device specs in a directory that the container runtime watches."""

@@ -1,4 +1,4 @@
-"""The specs of our claims in a CDI directory. Files of others there are never touched, not even read."""
+"""The CDI specs of our claims, in a directory that other drivers use too. Their files are never touched."""
 
 from pathlib import Path
 
@@ -24,19 +24,21 @@ class Directory:
         self._file(claim_uid).unlink(missing_ok=True)
 
     def read(self, claim_uid: str) -> Spec | None:
-        """None if there is none, or none that can be understood: it is then written anew."""
+        """None if the file does not exist or is malformed; the caller then writes it again."""
         try:
             return msgspec.json.decode(self._file(claim_uid).read_bytes(), type=Spec)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return None
 
     def claims(self) -> set[str]:
         return {path.stem.removeprefix(_PREFIX) for path in self._path.glob(f"{_PREFIX}*.json")}
 
-    def remove_leftovers(self) -> None:
-        """Of a process that was killed while it wrote; the caller knows that nobody writes now."""
-        for leftover in self._path.glob(f".{_PREFIX}*"):
-            leftover.unlink(missing_ok=True)
+    def remove_temporary_files(self) -> None:
+        """Removes what a process left that was killed during a write. The caller ensures that there is no
+        writer.
+        """
+        for temporary in self._path.glob(f".{_PREFIX}*"):
+            temporary.unlink(missing_ok=True)
 
     def _file(self, claim_uid: str) -> Path:
         return self._path / f"{_PREFIX}{claim_uid}.json"

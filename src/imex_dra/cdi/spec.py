@@ -1,4 +1,4 @@
-"""A CDI spec, as far as we use it: one device per claim, with what its containers get."""
+"""CDI specs, with the fields that we use. A spec has one device per claim."""
 
 import msgspec
 from msgspec import Struct, field
@@ -6,7 +6,7 @@ from msgspec import Struct, field
 from imex_dra.api.names import CDI_CLASS, CDI_VENDOR
 
 VERSION = "0.6.0"
-"""The least that has what we use: device names that start with a digit (0.5.0), annotations (0.6.0)."""
+"""The oldest version with device names that start with a digit (0.5.0) and annotations (0.6.0)."""
 
 KIND = f"{CDI_VENDOR}/{CDI_CLASS}"
 
@@ -53,5 +53,5 @@ class Spec(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 def device_id(claim_uid: str) -> str:
-    """The qualified name that the kubelet hands to the runtime."""
+    """The qualified device name that the kubelet passes to the container runtime."""
     return f"{KIND}={claim_uid}"

@@ -1,4 +1,4 @@
-"""`python -m imex_dra.cli` is `imex`."""
+"""`python -m imex_dra.cli` runs `imex`."""
 
 from imex_dra.cli import main
 

@@ -6,25 +6,51 @@ import click
 
 from imex_dra.api.names import NAMESPACE
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
-from imex_dra.controller.program import run
+from imex_dra.controller.leader import run
+from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.kube.client import Client
 
 
 @click.command(
     name="controller",
-    help="""Assign slots and channels, make ResourceClaimTemplates, keep status true.
+    help="""Assign indexes and channels, create ResourceClaimTemplates, and update status.
 
-    Several may run; the one that holds the Lease works. Stops when told to, and when it loses the Lease.""",
+    Several replicas can run; only the one that holds the Lease is active. Exits on SIGTERM and when it loses the
+    Lease.
+
+    Exits with status 3, and changes nothing, while NVIDIA's DRA driver serves ComputeDomains in this cluster.""",
 )
 @kubeconfig_option
-@click.option("--namespace", default=NAMESPACE, show_default=True, help="Where the Lease is.")
+@click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the Lease.")
+@click.option(
+    "--suspend-after",
+    type=click.FloatRange(min=0),
+    default=DEFAULTS.suspend_after,
+    show_default=True,
+    help="Seconds after which a node that is not Ready, and that no member reaches, is suspended: the others no"
+    " longer wait for it.",
+)
+@click.option(
+    "--max-channels-per-namespace",
+    type=click.IntRange(min=0),
+    default=DEFAULTS.max_channels_per_namespace,
+    show_default=True,
+    help="Channels that the ComputeDomains of one namespace may have in each NVLink partition; 0: no limit.",
+)
 @log_level_option
-def command(kubeconfig: Path | None, namespace: str, log_level: str) -> None:
-    async def program() -> None:
+def command(
+    kubeconfig: Path | None,
+    namespace: str,
+    suspend_after: float,
+    max_channels_per_namespace: int,
+    log_level: str,
+) -> None:
+    async def main() -> None:
         client = Client.connect("imex-controller", kubeconfig)
+        settings = Settings(suspend_after, max_channels_per_namespace)
         try:
-            await run(client, namespace=namespace)
+            await run(client, namespace=namespace, settings=settings)
         finally:
             await client.close()
 
-    run_until_stopped(program(), log_level)
+    run_until_stopped(main(), log_level)

@@ -4,67 +4,78 @@ from pathlib import Path
 
 import click
 
+from imex_dra.api.names import DAEMON_SOCKET
+from imex_dra.cli.hardware import hardware_option
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
-from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
-from imex_dra.hardware.simulated import SimulatedHardware
 from imex_dra.kube.client import Client
-from imex_dra.node.preparation import DEADLINE
+from imex_dra.node.grant import MAX_CLAIMS
+from imex_dra.node.prepare import DEADLINE
 from imex_dra.node.program import run
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
-_SOCKET = Path("/run/imex-dra/daemon.sock")
-
-_FILE_PERIOD = 1.0
-_NVML_PERIOD = 10.0
-"""Asking NVML costs a process; a fabric that comes or goes is news for the next ten seconds as well."""
 
 
 @click.command(
     name="node",
-    help="""Publish one node's seats and card, and prepare its claims for the kubelet.
+    help="""Publish one node's channel devices, report its NVLinkNode, and prepare claims for its kubelet.
 
-    Runs on every node. The hardware is asked through NVML, or is the simulated one under --node-root.""",
+    Runs on every NVLink node, as a DaemonSet.
+
+    Exits with status 3, without registering with the kubelet, while another driver named
+    compute-domain.nvidia.com publishes devices of this node.""",
 )
-@click.option("--node-name", required=True, help="The Node object's name.")
-@click.option("--address", required=True, help="Where this node's IMEX daemon listens.")
-@click.option("--node-root", type=_DIRECTORY, help="A simulated node's directory, instead of real hardware.")
-@click.option(
-    "--host-root",
-    type=_DIRECTORY,
-    default=Path("/"),
-    show_default=True,
-    help="Where the host's root directory is mounted: the GPU driver's library, /proc, /sys, /etc.",
-)
+@click.option("--node-name", required=True, help="Name of the Node object.")
+@click.option("--address", required=True, help="IP address on which the node's IMEX daemon listens.")
+@hardware_option
 @click.option(
     "--daemon-socket",
     type=click.Path(path_type=Path, dir_okay=False),
-    help=f"Where imex daemon listens.  [default: {_SOCKET}, or run/daemon.sock under --node-root]",
+    default=DAEMON_SOCKET,
+    show_default=True,
+    help="Unix socket on which imex daemon listens.",
 )
-@click.option("--kubelet-dir", type=_DIRECTORY, default=Path("/var/lib/kubelet"), show_default=True)
-@click.option("--cdi-dir", type=_DIRECTORY, default=Path("/var/run/cdi"), show_default=True)
+@click.option(
+    "--kubelet-dir",
+    type=_DIRECTORY,
+    default=Path("/var/lib/kubelet"),
+    show_default=True,
+    help="Root directory of the kubelet.",
+)
+@click.option(
+    "--cdi-dir",
+    type=_DIRECTORY,
+    default=Path("/var/run/cdi"),
+    show_default=True,
+    help="Directory for CDI specs; the container runtime must read it.",
+)
 @click.option(
     "--prepare-deadline",
     default=DEADLINE,
     show_default=True,
-    help="Seconds a prepare may wait; the kubelet's limit is 45.",
+    help="Seconds that a prepare may wait; must be less than the kubelet's limit of 45.",
+)
+@click.option(
+    "--max-claims",
+    type=click.IntRange(1, 128),
+    default=MAX_CLAIMS,
+    show_default=True,
+    help="Claims that the node can hold at a time, of all ComputeDomains together.",
 )
 @kubeconfig_option
 @log_level_option
 def command(
     node_name: str,
     address: str,
-    node_root: Path | None,
-    host_root: Path,
-    daemon_socket: Path | None,
+    hardware: Hardware,
+    daemon_socket: Path,
     kubelet_dir: Path,
     cdi_dir: Path,
     prepare_deadline: float,
+    max_claims: int,
     kubeconfig: Path | None,
     log_level: str,
 ) -> None:
-    hardware: Hardware = SimulatedHardware(node_root) if node_root else NvmlHardware(host_root)
-
     async def program() -> None:
         client = Client.connect("imex-node", kubeconfig)
         try:
@@ -75,9 +86,9 @@ def command(
                 address=address,
                 kubelet=kubelet_dir,
                 cdi=cdi_dir,
-                agent=daemon_socket or (node_root / "run/daemon.sock" if node_root else _SOCKET),
+                daemon_socket=daemon_socket,
                 prepare_deadline=prepare_deadline,
-                probe_period=_FILE_PERIOD if node_root else _NVML_PERIOD,
+                max_claims=max_claims,
             )
         finally:
             await client.close()

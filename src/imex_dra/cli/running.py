@@ -1,30 +1,32 @@
-"""What the long-running programs share: options, logs, and an orderly end on SIGTERM and Ctrl-C."""
+"""Common to the long-running commands: options, logging, and termination on SIGTERM and SIGINT."""
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from imex_dra.base.errors import ImexError
+from imex_dra.base.errors import ImexError, OtherDriver
 from imex_dra.base.logging import configure
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 kubeconfig_option = click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="How to reach the API server; default: the pod's service account, then $KUBECONFIG.",
+    help="Kubeconfig file. Default: the pod's service account, then $KUBECONFIG.",
 )
 log_level_option = click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level to log.",
 )
 
 
 def run_until_stopped(program: Coroutine[Any, Any, None], log_level: str) -> None:
-    """Ends with 0 when told to stop, with the error's own words when it could not go on."""
+    """Returns after SIGTERM or SIGINT. Raises the program's ImexError; several of a TaskGroup become one."""
     configure(log_level)
     with asyncio.Runner() as runner:
         try:
@@ -32,7 +34,10 @@ def run_until_stopped(program: Coroutine[Any, Any, None], log_level: str) -> Non
         except ExceptionGroup as group:
             if not all(isinstance(error, ImexError) for error in _leaves(group)):
                 raise
-            first, *others = _leaves(group)
+            # A program that must not run here ends with its own exit status, whatever else failed.
+            first, *others = sorted(_leaves(group), key=lambda error: not isinstance(error, OtherDriver))
+            if isinstance(first, OtherDriver):
+                raise first from None
             raise ImexError("; ".join(map(str, (first, *others)))) if others else first from None
 
 

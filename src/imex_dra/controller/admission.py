@@ -1,54 +1,81 @@
-"""May a node join a partition? Pure.
+"""Whether a node may join a partition's IMEX domain, and why not. Pure.
 
-It joins with an answer to the latest recall, so that no older grant reaches it any more; with nothing but
-channels that the record gave to the same ComputeDomains, because on one node a number is one device, and in one
-partition one memory; and after its daemon has left the partition that the node came from.
+A node that joins is connected to every member, so it must not hold a channel that another ComputeDomain has here,
+and must not be able to commit an older assignment. See docs/design/membership.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from imex_dra.api import reasons
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import HeldChannel, NVLinkNode
 from imex_dra.api.nvlinkpartition import ChannelAssignment
-from imex_dra.api.reasons import Reason, sentence
+from imex_dra.api.reasons import Explanation, listed
+from imex_dra.controller.plausibility import has_too_few_channels
 
 
-class Refusal(NamedTuple):
-    node: str
-    reason: Reason | None
-    """None: it has not answered yet."""
-    words: str = ""
+class Admission(NamedTuple):
+    """Decides whether a node may join the partition."""
 
-
-class Doorkeeper(NamedTuple):
     partition: PartitionId
-    recall: int
+    epoch: int
     channels: tuple[ChannelAssignment, ...]
-    users: Mapping[tuple[str, str], str] = {}
-    """Who holds a claim of a ComputeDomain on a node, by node and UID, in words."""
+    channel_count: int = 0
+    """Channels that the partition uses."""
+    pods: Mapping[tuple[str, str], Sequence[str]] = {}
+    """Pods with a claim, by node and UID of the ComputeDomain."""
+    other_partitions: Mapping[str, str] = {}
+    """By node: another partition that lists it as a member."""
 
-    def refusal(self, card: NVLinkNode) -> Refusal | None:
-        """A channel that rests for its ComputeDomain is no hindrance: the card will say when it has let go."""
-        node, status = card.metadata.name, card.status
-        if status.answered_recall < self.recall:
-            return Refusal(node, None)
-        known = {(self.partition, entry.channel, entry.compute_domain.uid) for entry in self.channels}
-        foreign = [held for held in status.held_channels if _triple(held) not in known]
+    def is_admissible(self, nvlink_node: NVLinkNode) -> bool:
+        return self._has_acknowledged(nvlink_node) and self.refusal(nvlink_node) is None
+
+    def refusals(self, nvlink_nodes: Iterable[NVLinkNode]) -> list[Explanation]:
+        """For those of these nodes that are in the partition."""
+        waiting = (nvlink_node for nvlink_node in nvlink_nodes if nvlink_node.status.partition == self.partition)
+        return [refusal for nvlink_node in waiting if (refusal := self.refusal(nvlink_node))]
+
+    def refusal(self, nvlink_node: NVLinkNode) -> Explanation | None:
+        """Why the node cannot join. None while it has not acknowledged the epoch: its report is not current."""
+        if not self._has_acknowledged(nvlink_node):
+            return None
+        node, status = nvlink_node.metadata.name, nvlink_node.status
+        foreign = self._foreign_channels(status.held_channels)
         if foreign:
-            holders = ", ".join(self._words(node, held) for held in foreign)
-            return self._because(Reason.DRAIN_FIRST, node, holders=holders)
+            holders = [self._holder(node, held) for held in foreign]
+            return reasons.drain_first(node=node, partition=self.partition, holders=holders)
+        if (other := self.other_partitions.get(node)) is not None:
+            return reasons.member_of_other_partition(node=node, partition=self.partition, other=other)
+        # Until its daemon has left the other IMEX domain, processes on the node are connected to both.
         if status.imex_partition not in ("", self.partition):
-            return self._because(Reason.DAEMON_ELSEWHERE, node, elsewhere=status.imex_partition)
+            return reasons.daemon_in_other_partition(
+                node=node, partition=self.partition, other=status.imex_partition
+            )
+        if has_too_few_channels(nvlink_node, self.channel_count):
+            return reasons.too_few_channels(
+                node=node, partition=self.partition, count=status.channel_count, used=self.channel_count
+            )
         return None
 
-    def _words(self, node: str, held: HeldChannel) -> str:
-        user = self.users.get((node, held.compute_domain), f"ComputeDomain {held.compute_domain}")
-        return f"{user} (channel {held.channel} of {held.partition})"
+    def _has_acknowledged(self, nvlink_node: NVLinkNode) -> bool:
+        # The fence of an older epoch would still let the node prepare a claim with a channel that has since been
+        # assigned to another ComputeDomain.
+        return nvlink_node.status.acknowledged_epoch >= self.epoch
 
-    def _because(self, reason: Reason, node: str, **facts: str) -> Refusal:
-        return Refusal(node, reason, sentence(reason, node=node, partition=self.partition, **facts))
+    def _foreign_channels(self, held_channels: Sequence[HeldChannel]) -> list[HeldChannel]:
+        # A channel number is one device on a node, whichever partition assigned it. So everything that the node
+        # holds must be assigned here to the same ComputeDomain. A released channel is fine: it is not
+        # reused while the node reports that it holds it.
+        known = {(self.partition, entry.channel, entry.compute_domain.uid) for entry in self.channels}
+        return [h for h in held_channels if (h.partition, h.channel, h.compute_domain) not in known]
+
+    def _holder(self, node: str, held: HeldChannel) -> str:
+        pods = self.pods.get((node, held.compute_domain))
+        holder = f"pods {listed(pods)}" if pods else f"ComputeDomain {held.compute_domain}"
+        return f"{holder} (channel {held.channel} of {held.partition})"
 
 
-def _triple(held: HeldChannel) -> tuple[str, int, str]:
-    return held.partition, held.channel, held.compute_domain
+def combined(problems: Sequence[Explanation]) -> Explanation:
+    """With the reason of the first."""
+    return Explanation(problems[0].reason, listed([problem.message() for problem in problems], "; "))

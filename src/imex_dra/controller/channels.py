@@ -1,11 +1,14 @@
-"""Which ComputeDomain has which channel of a partition. Pure, and the most guarded code there is: one number
-given twice would open one workload's memory to another.
+"""Which ComputeDomain has which channel of a partition: assignment, release and reuse. Pure.
 
-Channel 0 is never given: it is what legacy set-ups hand to everybody. A number that was given back rests, because
-a claim that vanished does not prove that a process is gone; when it is free again, says `recall`.
+Two ComputeDomains with the same channel can map each other's memory, so a channel is assigned to one
+ComputeDomain at a time. Channel 0 is never assigned: legacy setups give it to every container.
+
+A released channel is not reusable at once, because a deleted claim does not prove that its processes have ended:
+`epochs` decides when it is. See docs/design/channel-reuse.md.
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,89 +16,111 @@ from msgspec import structs
 
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, DomainReference
 from imex_dra.base.clock import rfc3339
-from imex_dra.controller.record import rested
 
-FIRST = 1
+FIRST_CHANNEL = 1
 
 
-class Want(NamedTuple):
+class ChannelDemand(NamedTuple):
+    """A ComputeDomain with an allocated claim in the partition."""
+
     domain: DomainReference
-    all: bool = False
+    all_channels: bool = False
 
 
-class Channels(NamedTuple):
+class ChannelPlan(NamedTuple):
     assignments: tuple[ChannelAssignment, ...]
-    last: int = 0
-    """The number that was given last."""
+    last_channel: int = 0
+    """Channel that was assigned last."""
     assigned: tuple[ChannelAssignment, ...] = ()
-    """The new ones among them."""
-    unserved: tuple[DomainReference, ...] = ()
-    """Who got none, because none is free."""
+    """The assignments that this plan adds."""
+    unmet_demand: tuple[DomainReference, ...] = ()
+    """ComputeDomains that get no channel because none is free."""
+    over_limit: tuple[DomainReference, ...] = ()
+    """ComputeDomains that get no channel because their namespace has as many as it may have."""
 
 
 def plan_channels(
     current: tuple[ChannelAssignment, ...],
-    wants: Iterable[Want],
+    demand: Iterable[ChannelDemand],
     *,
-    released: Set[str],
-    refused: Set[str] = frozenset(),
-    count: int,
+    released_domains: Set[str],
+    refused_domains: Set[str] = frozenset(),
+    channel_count: int,
     now: datetime,
-    last: int = 0,
-    recall: int = 0,
-    free: Callable[[ChannelAssignment], bool] = lambda entry: False,
-) -> Channels:
-    """UIDs: `released` hold nothing any more, `refused` may not open all. `count`: how many channels there are.
-
-    `recall` is the record's before this decision: what is given back now rests until a higher one is answered.
+    last_channel: int = 0,
+    epoch: int = 0,
+    can_reuse: Callable[[ChannelAssignment], bool] = lambda entry: False,
+    max_per_namespace: int = 0,
+) -> ChannelPlan:
+    """`released_domains`: UIDs of ComputeDomains that no longer need their channel. `refused_domains`: UIDs of
+    those that may not open all channels. `epoch`: the partition's epoch before this plan. `max_per_namespace`: how
+    many channels the ComputeDomains of one namespace may have; 0 for no limit.
     """
-    wants = list(wants)
-    rights = _rights(wants, refused)
-    last = last or max((entry.channel for entry in current), default=FIRST - 1)
-    kept = [entry for entry in current if not free(entry)]
-    kept = [rested(entry, recall, now) if entry.compute_domain.uid in released else entry for entry in kept]
-    kept = [_with_right(entry, rights) for entry in kept]
-    holders = {entry.compute_domain.uid for entry in kept if entry.state is ChannelState.ASSIGNED}
+    demand = sorted(demand, key=lambda one: one.domain.uid)
+    permissions = _all_channels_permissions(demand, refused_domains)
+    kept = [entry for entry in current if not can_reuse(entry)]
+    # A release counts for the epoch before this plan. If this plan also increments the epoch, every status of the
+    # new epoch shows the channel as Released, so acknowledging the new epoch covers this release.
+    kept = [
+        release(entry, epoch, now) if entry.compute_domain.uid in released_domains else entry for entry in kept
+    ]
+    kept = [_with_permission(entry, permissions) for entry in kept]
+    served = {entry.compute_domain.uid for entry in kept if entry.state is ChannelState.ASSIGNED}
+    waiting = {one.domain.uid: one.domain for one in demand if one.domain.uid not in served | released_domains}
+    last_channel = last_channel or max((entry.channel for entry in current), default=FIRST_CHANNEL - 1)
     assigned: list[ChannelAssignment] = []
-    unserved: list[DomainReference] = []
-    for want in sorted(wants, key=lambda want: want.domain.uid):
-        if want.domain.uid in holders or want.domain.uid in released:
+    unmet_demand: list[DomainReference] = []
+    over_limit: list[DomainReference] = []
+    # Released channels do not count: whether they can be reused is not up to the namespace.
+    in_namespace = Counter(e.compute_domain.namespace for e in kept if e.state is ChannelState.ASSIGNED)
+    for uid, domain in waiting.items():
+        if max_per_namespace and in_namespace[domain.namespace] >= max_per_namespace:
+            over_limit.append(domain)
             continue
-        channel = _next_free([*kept, *assigned], last, count)
+        channel = _next_free([*kept, *assigned], last_channel, channel_count)
         if channel is None:
-            unserved.append(want.domain)
+            unmet_demand.append(domain)
             continue
-        last = channel
-        holders.add(want.domain.uid)
+        last_channel = channel
+        in_namespace[domain.namespace] += 1
         assigned.append(
             ChannelAssignment(
-                channel=channel,
-                state=ChannelState.ASSIGNED,
-                compute_domain=want.domain,
-                since=rfc3339(now),
-                all=rights[want.domain.uid],
+                channel,
+                ChannelState.ASSIGNED,
+                domain,
+                rfc3339(now),
+                all_channels=permissions[uid],
+                assigned_epoch=epoch,
             )
         )
-    return Channels((*kept, *assigned), last, tuple(assigned), tuple(unserved))
+    return ChannelPlan((*kept, *assigned), last_channel, tuple(assigned), tuple(unmet_demand), tuple(over_limit))
 
 
-def _rights(wants: Iterable[Want], refused: Set[str]) -> dict[str, bool]:
-    """Who may open all channels, as far as it is known now; the right goes with the administrator's word."""
-    rights = dict.fromkeys(refused, False)
-    for want in wants:
-        rights[want.domain.uid] = want.all and rights.get(want.domain.uid, True)
-    return rights
-
-
-def _with_right(entry: ChannelAssignment, rights: dict[str, bool]) -> ChannelAssignment:
-    right = rights.get(entry.compute_domain.uid, entry.all)
-    if entry.state is ChannelState.RESTING or right == entry.all:
+def release(entry: ChannelAssignment, epoch: int, now: datetime) -> ChannelAssignment:
+    """A channel that is released already keeps the epoch of its release."""
+    if entry.state is ChannelState.RELEASED:
         return entry
-    return structs.replace(entry, all=right)
+    return structs.replace(entry, state=ChannelState.RELEASED, released_at=rfc3339(now), released_epoch=epoch)
 
 
-def _next_free(entries: list[ChannelAssignment], last: int, count: int) -> int | None:
-    """Round-robin, so that a number given back stays unused for as long as possible."""
+def _all_channels_permissions(demand: Iterable[ChannelDemand], refused_domains: Set[str]) -> dict[str, bool]:
+    """By UID: whether the ComputeDomain may open all channels. Follows the namespace label in both directions."""
+    permissions = dict.fromkeys(refused_domains, False)
+    for one in demand:
+        permissions[one.domain.uid] = one.all_channels and permissions.get(one.domain.uid, True)
+    return permissions
+
+
+def _with_permission(entry: ChannelAssignment, permissions: Mapping[str, bool]) -> ChannelAssignment:
+    permission = permissions.get(entry.compute_domain.uid, entry.all_channels)
+    if entry.state is ChannelState.RELEASED or permission == entry.all_channels:
+        return entry
+    return structs.replace(entry, all_channels=permission)
+
+
+def _next_free(entries: list[ChannelAssignment], last_channel: int, channel_count: int) -> int | None:
+    """Round-robin, so that a released channel stays unused for as long as possible."""
     taken = {entry.channel for entry in entries}
-    candidates = (*range(last + 1, count), *range(FIRST, min(last + 1, count)))
-    return next((channel for channel in candidates if channel not in taken), None)
+    following = range(last_channel + 1, channel_count)
+    wrapped = range(FIRST_CHANNEL, min(last_channel + 1, channel_count))
+    return next((channel for channel in (*following, *wrapped) if channel not in taken), None)

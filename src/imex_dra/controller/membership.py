@@ -1,16 +1,15 @@
-"""Who is in a partition, and in which slot. Pure.
+"""The members of a partition: which index each one has, and when one has left. Pure.
 
-A member leaves only on positive evidence: its Node is gone, or its card names another partition. Silence (no
-card, a fabric that is not up) is no evidence: state Unknown or NotReady, slot and address kept. A slot is used
-again only after every other member said that it runs with a list that lacks its last owner; one that is silent
-may well run with the old list.
+A member leaves only on positive evidence: its Node object is gone, its NVLinkNode names another partition, or its
+report cannot be true. A missing report, a Node that is not Ready or a fabric that is not up is not evidence: the
+state becomes Unknown or NotReady, and the member keeps its index and address. An index is used again only after
+every other member has applied a member list without its previous owner; a member that does not report may still
+run with an older list, unless it is Suspended (`liveness`).
 
-A record that was lost, or came back from a backup, is carried on from the cards: a node that nobody knows gets
-the slot in which its daemon runs, so that nothing has to restart, and generations go on above the highest that a
-daemon applied, because daemons refuse older lists.
+See docs/design/membership.md.
 """
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import NamedTuple
 
 from msgspec import structs
@@ -18,108 +17,201 @@ from msgspec import structs
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import Member, MemberState
+from imex_dra.controller.liveness import Liveness
+from imex_dra.controller.plausibility import has_too_few_channels
 
-Admitted = Callable[[NVLinkNode], bool]
 
-
-class Roster(NamedTuple):
+class MemberPlan(NamedTuple):
     members: tuple[Member, ...]
     generation: int
-    homeless: tuple[str, ...] = ()
-    """Nodes for which there is no slot left."""
+    freed_indexes: tuple[int, ...] = ()
+    """Oldest first."""
+    without_index: tuple[str, ...] = ()
+    """Nodes for which no index is free."""
 
 
-def plan_members(
-    partition: PartitionId,
-    roster: Roster,
-    *,
-    slots: int,
-    cards: Mapping[str, NVLinkNode],
-    nodes: Set[str],
-    admitted: Admitted = lambda card: True,
-) -> Roster:
-    """`admitted`: whether a node that is no member, or was about to leave, may come in."""
-    latest = max(roster.generation, *_applied(partition, cards), 0)
-    generation = latest + 1
-    present = {node for node in nodes if node in cards and _belongs(partition, cards[node])}
-    welcome = {node for node in present if admitted(cards[node])}
-    members = [
-        _updated(partition, member, cards.get(member.node), nodes, welcome, generation)
-        for member in roster.members
-    ]
-    members = [member for member in members if not _has_left(member, members, cards)]
-    newcomers, homeless = _newcomers(members, slots, cards, welcome)
-    members = sorted([*members, *newcomers], key=lambda member: member.slot)
-    changed = _mapping(members) != _mapping(roster.members)
-    return Roster(tuple(members), generation if changed else latest, homeless)
+class MemberInputs(NamedTuple):
+    partition: PartitionId
+    max_nodes: int
+    nvlink_nodes: Mapping[str, NVLinkNode]
+    """Without those of expelled nodes."""
+    existing_nodes: Set[str]
+    liveness: Liveness
+    is_admissible: Callable[[NVLinkNode], bool] = lambda nvlink_node: True
+    """Asked for nodes that are not members, and for members that are Leaving or Suspended."""
+    expelled: Set[str] = frozenset()
+    """Nodes whose report cannot be true."""
+    contradicted: Set[str] = frozenset()
+    """Members that name another partition although a live member still reaches them here."""
+    channel_count: int = 0
+    """Channels that the partition uses."""
+    recovered: bool = False
+    """Whether the last pending report of a recovering partition has arrived with this plan."""
+
+    @property
+    def present(self) -> set[str]:
+        """Nodes that may be members, apart from admission."""
+        excluded = self.expelled | self.contradicted
+        return {
+            node
+            for node in self.existing_nodes - excluded
+            if node in self.nvlink_nodes and _belongs(self.partition, self.nvlink_nodes[node])
+        }
 
 
-def state_of(member: Member, card: NVLinkNode) -> MemberState:
-    status = card.status
-    whole = status.fabric.state is FabricState.OK
-    if whole and status.imex_state is ImexState.READY and status.slot == member.slot:
-        return MemberState.READY
-    return MemberState.JOINING if member.state is MemberState.JOINING else MemberState.NOT_READY
+def plan_members(current: MemberPlan, inputs: MemberInputs) -> MemberPlan:
+    nvlink_nodes = inputs.nvlink_nodes
+    # Daemons refuse a member list that is older than the one they applied, so generations continue above the
+    # highest applied one even if the partition status does not know it.
+    latest = max(current.generation, *_applied_generations(inputs), 0)
+    admissible = {node for node in inputs.present if inputs.is_admissible(nvlink_nodes[node])}
+    update = _Update(inputs, admissible, latest)
+    members = [update.member(member) for member in current.members]
+    # Dated first, because suspension depends on it; and again below, because suspension is a change of state.
+    members = inputs.liveness.with_since(members, current.members)
+    members = inputs.liveness.suspended(members, nvlink_nodes)
+    members = [member for member in members if not _has_left(member, members, nvlink_nodes)]
+    staying_indexes = {member.index for member in members}
+    freed = [*current.freed_indexes, *(m.index for m in current.members if m.index not in staying_indexes)]
+    joining, without_index = _joining_members(members, _free_indexes(members, freed, inputs), inputs, admissible)
+    members = inputs.liveness.with_since([*members, *joining], current.members)
+    members.sort(key=lambda member: member.index)
+    changed = _addresses(members) != _addresses(current.members)
+    taken = {member.index for member in members}
+    freed = [index for index in freed if index not in taken]
+    return MemberPlan(tuple(members), latest + changed, tuple(freed), without_index)
 
 
-def _updated(
-    partition: PartitionId,
-    member: Member,
-    card: NVLinkNode | None,
-    nodes: Set[str],
-    welcome: Set[str],
-    generation: int,
-) -> Member:
-    elsewhere = card is not None and card.status.partition not in ("", partition)
-    if member.node not in nodes or elsewhere:
+def staying(members: Iterable[Member]) -> list[Member]:
+    return [member for member in members if member.state is not MemberState.LEAVING]
+
+
+def counted(members: Iterable[Member]) -> list[Member]:
+    """The members that others wait for."""
+    return [member for member in staying(members) if member.state is not MemberState.SUSPENDED]
+
+
+class _Update(NamedTuple):
+    """The next state of a member that there is already."""
+
+    inputs: MemberInputs
+    admissible: Set[str]
+    generation: int
+    """Of the current member list."""
+
+    def member(self, member: Member) -> Member:
+        nvlink_node = self.inputs.nvlink_nodes.get(member.node)
+        if self._is_gone(member.node, nvlink_node) or self._is_refused_after_recovery(member):
+            return self._leaving(member)
+        if member.state is MemberState.LEAVING:
+            # It may have been in another partition in between, so it must pass admission like a new node.
+            if member.node not in self.admissible:
+                return member
+            member = structs.replace(member, state=MemberState.JOINING, left_generation=0)
+        address = nvlink_node.status.address if nvlink_node and self._is_usable(nvlink_node) else member.address
+        if member.state is MemberState.SUSPENDED:
+            if not self._may_return(member):
+                return structs.replace(member, address=address)
+            return structs.replace(member, address=address, state=MemberState.JOINING, suspended_epoch=0)
+        return structs.replace(member, address=address, state=self._state(member, nvlink_node))
+
+    def _is_gone(self, node: str, nvlink_node: NVLinkNode | None) -> bool:
+        if node not in self.inputs.existing_nodes or node in self.inputs.expelled:
+            return True
+        moved = nvlink_node is not None and nvlink_node.status.partition not in ("", self.inputs.partition)
+        return moved and node not in self.inputs.contradicted
+
+    def _is_refused_after_recovery(self, member: Member) -> bool:
+        # A member that recovery kept without proof is Suspended, and no daemon got a list with it so far. From now
+        # on daemons do, so it must be admissible. It was reported, so this is not about silence.
+        return (
+            self.inputs.recovered and member.state is MemberState.SUSPENDED and member.node not in self.admissible
+        )
+
+    def _leaving(self, member: Member) -> Member:
         if member.state is MemberState.LEAVING:
             return member
-        return structs.replace(member, state=MemberState.LEAVING, left_generation=generation)
-    if member.state is MemberState.LEAVING:
-        if member.node not in welcome:
-            return member
-        member = structs.replace(member, state=MemberState.JOINING, left_generation=0)
-    if card is None or not card.status.partition or not card.status.address:
-        return structs.replace(member, state=MemberState.UNKNOWN)
-    return structs.replace(member, address=card.status.address, state=state_of(member, card))
+        left = self.generation + 1
+        return structs.replace(member, state=MemberState.LEAVING, left_generation=left, suspended_epoch=0)
+
+    def _may_return(self, member: Member) -> bool:
+        if member.node not in self.admissible:
+            return False
+        if self.inputs.recovered:
+            return True
+        # While it was Suspended, members may have left without its daemon having applied a list without them. With
+        # an older list it is still connected to them, and they may hold channels that were reused since.
+        status = self.inputs.nvlink_nodes[member.node].status
+        is_current = (
+            status.imex_partition == self.inputs.partition and status.applied_generation >= self.generation
+        )
+        return is_current and member.node not in self.inputs.liveness.not_ready_nodes
+
+    def _is_usable(self, nvlink_node: NVLinkNode) -> bool:
+        return nvlink_node.status.partition == self.inputs.partition and bool(nvlink_node.status.address)
+
+    def _state(self, member: Member, nvlink_node: NVLinkNode | None) -> MemberState:
+        if nvlink_node is None or not self._is_usable(nvlink_node):
+            return MemberState.UNKNOWN
+        # A dead node's last report says READY for ever.
+        if member.node in self.inputs.liveness.not_ready_nodes:
+            return MemberState.UNKNOWN
+        status = nvlink_node.status
+        works = status.fabric.state is FabricState.OK and status.imex_state is ImexState.READY
+        if has_too_few_channels(nvlink_node, self.inputs.channel_count):
+            return MemberState.NOT_READY
+        if works and status.index == member.index:
+            return MemberState.READY
+        return MemberState.JOINING if member.state is MemberState.JOINING else MemberState.NOT_READY
 
 
-def _has_left(member: Member, members: list[Member], cards: Mapping[str, NVLinkNode]) -> bool:
+def _has_left(member: Member, members: list[Member], nvlink_nodes: Mapping[str, NVLinkNode]) -> bool:
     if member.state is not MemberState.LEAVING:
         return False
-    staying = (cards.get(m.node) for m in members if m.state is not MemberState.LEAVING)
-    return all(card and card.status.applied_generation >= member.left_generation for card in staying)
+    # A daemon with an older list still connects to the leaving node. A daemon that does not report counts as such,
+    # but not one that is Suspended: it gets no channel before it has applied the current list.
+    others = [nvlink_nodes.get(other.node) for other in counted(members)]
+    return all(other and other.status.applied_generation >= member.left_generation for other in others)
 
 
-def _newcomers(
-    members: list[Member], slots: int, cards: Mapping[str, NVLinkNode], welcome: Set[str]
+def _free_indexes(members: list[Member], freed: Iterable[int], inputs: MemberInputs) -> list[int]:
+    """Those that were never used first, then the one that was freed longest ago: a daemon that nobody knows of may
+    still run with an old list.
+    """
+    taken = {member.index for member in members}
+    used = dict.fromkeys(index for index in freed if index not in taken)
+    never_used = [index for index in range(inputs.max_nodes) if index not in taken and index not in used]
+    return [*never_used, *used]
+
+
+def _joining_members(
+    members: list[Member], free: list[int], inputs: MemberInputs, admissible: Set[str]
 ) -> tuple[list[Member], tuple[str, ...]]:
     known = {member.node for member in members}
-    taken = {member.slot for member in members}
-    free = [slot for slot in range(slots) if slot not in taken]
-    arriving = sorted(welcome - known, key=lambda name: (cards[name].status.slot not in free, name))
-    newcomers, homeless = [], []
-    for name in arriving:
-        card = cards[name].status
+    # Nodes whose daemon already runs with a free index come first, so that no other node takes that index.
+    reports = {node: inputs.nvlink_nodes[node].status for node in admissible - known}
+    arriving = sorted(reports, key=lambda node: (reports[node].index not in free, node))
+    joining, without_index = [], []
+    for node in arriving:
         if not free:
-            homeless.append(name)
+            without_index.append(node)
             continue
-        slot = card.slot if card.slot in free else free[0]
-        free.remove(slot)
-        newcomers.append(Member(name, slot, card.address, MemberState.JOINING))
-    return newcomers, tuple(homeless)
+        index = reports[node].index if reports[node].index in free else free[0]
+        free.remove(index)
+        joining.append(Member(node, index, reports[node].address, MemberState.JOINING))
+    return joining, tuple(without_index)
 
 
-def _belongs(partition: PartitionId, card: NVLinkNode) -> bool:
-    status = card.status
+def _belongs(partition: PartitionId, nvlink_node: NVLinkNode) -> bool:
+    status = nvlink_node.status
     return status.fabric.state is FabricState.OK and status.partition == partition and bool(status.address)
 
 
-def _mapping(members: list[Member] | tuple[Member, ...]) -> dict[int, str]:
-    """What a daemon's files are made of."""
-    return {member.slot: member.address for member in members if member.state is not MemberState.LEAVING}
+def _addresses(members: Iterable[Member]) -> dict[int, str]:
+    """By index: what the daemons' files are made of."""
+    return {member.index: member.address for member in staying(members)}
 
 
-def _applied(partition: PartitionId, cards: Mapping[str, NVLinkNode]) -> list[int]:
-    mine = (card.status for card in cards.values() if card.status.partition == partition)
-    return [status.applied_generation for status in mine]
+def _applied_generations(inputs: MemberInputs) -> list[int]:
+    reports = (nvlink_node.status for nvlink_node in inputs.nvlink_nodes.values())
+    return [status.applied_generation for status in reports if status.partition == inputs.partition]

@@ -1,1 +1,1 @@
-"""`imex daemon`: keeps exactly one nvidia-imex running with the partition's member list."""
+"""`imex daemon`: runs exactly one nvidia-imex with the member list of the node's partition."""

@@ -1,1 +1,1 @@
-"""The kubelet's contract: plugin registration and Dynamic Resource Allocation, over unix sockets."""
+"""The kubelet's DRA plugin API: registration, NodePrepareResources and device health, over unix sockets."""

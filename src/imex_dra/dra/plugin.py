@@ -1,9 +1,10 @@
-"""The driver as the kubelet sees it: one socket that says who we are, one that prepares claims.
+"""The DRA plugin as the kubelet sees it: a registration socket and a service socket.
 
-The kubelet watches its registry directory; a socket that appears there is asked once. Socket names carry an
-instance id, so that during an update the new plugin registers beside the old one and no pod finds nobody.
-Whatever goes wrong, every claim that was asked for gets an answer with its own reason: a missing one would be
-reported as "skipped", and the reason would be lost.
+The kubelet watches its plugin registry and calls GetInfo on each new socket. Socket names contain an instance
+ID: in a rolling update the new plugin registers next to the old one, and there is always one that serves.
+
+Every claim of a request gets its own response, also after an unexpected error. The kubelet would report a claim
+without a response as "skipped", and the cause would be lost.
 """
 
 import asyncio
@@ -19,16 +20,18 @@ from grpc import aio
 
 from imex_dra.api.names import DRIVER
 from imex_dra.base.errors import ImexError, Misconfigured
+from imex_dra.dra.health import SERVICES, HealthSource, health_handlers
 from imex_dra.dra.proto import dra_pb2, registration_pb2
 
 log = structlog.get_logger()
 
 SERVICE = "v1.DRAPlugin"
-_WIRE_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
-_LONGEST_SOCKET_PATH = 107
+_GRPC_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+_MAX_SOCKET_PATH = 107
+"""Bytes: sun_path without the terminating NUL."""
 
-LINGER = 2.0
-"""The kubelet looks once a second whether a plugin's registration is gone; until then it still calls."""
+DEREGISTRATION_DELAY = 2.0
+"""Seconds to serve after the registration socket is removed: the kubelet checks the registry once a second."""
 
 
 class ClaimId(NamedTuple):
@@ -48,7 +51,7 @@ class PreparedDevice(NamedTuple):
 
 
 class Driver(Protocol):
-    """Errors are raised as ImexError; their words reach the pod's events."""
+    """Raises ImexError; the kubelet shows the message in an event of the pod."""
 
     async def prepare(self, claim: ClaimId) -> tuple[PreparedDevice, ...]: ...
 
@@ -61,37 +64,41 @@ class Sockets(NamedTuple):
 
 
 def sockets(kubelet: Path, instance: str) -> Sockets:
-    """`kubelet` is the kubelet's directory; `instance` six characters or so, unique on the node."""
-    chosen = Sockets(
+    """`kubelet`: the kubelet's root directory. `instance`: a short ID, unique on the node."""
+    paths = Sockets(
         kubelet / "plugins_registry" / f"{DRIVER}-{instance}-reg.sock",
         kubelet / "plugins" / DRIVER / f"dra-{instance}.sock",
     )
-    for path in chosen:
-        if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH:
-            raise Misconfigured(f"{path} is longer than a unix socket path may be ({_LONGEST_SOCKET_PATH} bytes)")
-    return chosen
+    for path in paths:
+        if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+            raise Misconfigured(
+                f"socket path {path} exceeds {_MAX_SOCKET_PATH} bytes: choose a shorter --kubelet-dir"
+            )
+    return paths
 
 
 @asynccontextmanager
-async def serving(driver: Driver, paths: Sockets, *, linger: float = LINGER) -> AsyncIterator[None]:
-    """The service comes first and goes last, so that nobody is sent to a socket that is not there."""
-    service = await _server(paths.service, _dra_handler(driver))
+async def serving(
+    driver: Driver, paths: Sockets, *, health: HealthSource, deregistration_delay: float = DEREGISTRATION_DELAY
+) -> AsyncIterator[None]:
+    # The service starts first and stops last: the registration refers to its socket.
+    service = await _server(paths.service, _dra_handler(driver), *health_handlers(health))
     registration = await _server(paths.registration, _registration_handler(paths.service))
     try:
         yield
     finally:
         await registration.stop(grace=0)
         paths.registration.unlink(missing_ok=True)
-        await asyncio.sleep(linger)
+        await asyncio.sleep(deregistration_delay)
         await service.stop(grace=1)
         paths.service.unlink(missing_ok=True)
 
 
-async def _server(path: Path, handler: grpc.GenericRpcHandler) -> aio.Server:
+async def _server(path: Path, *handlers: grpc.GenericRpcHandler) -> aio.Server:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     server = aio.server()
-    server.add_generic_rpc_handlers((handler,))
+    server.add_generic_rpc_handlers(handlers)
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     return server
@@ -100,16 +107,16 @@ async def _server(path: Path, handler: grpc.GenericRpcHandler) -> aio.Server:
 def _registration_handler(endpoint: Path) -> grpc.GenericRpcHandler:
     async def get_info(request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
         return registration_pb2.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=[SERVICE]
+            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=[SERVICE, *SERVICES]
         )
 
     async def notify(
         request: registration_pb2.RegistrationStatus, context: Any
     ) -> registration_pb2.RegistrationStatusResponse:
         if request.plugin_registered:
-            log.info("the kubelet registered the driver")
+            log.info("registered with the kubelet")
         else:
-            log.error("the kubelet refused the driver", error=request.error)
+            log.error("the kubelet rejected the registration", error=request.error)
         return registration_pb2.RegistrationStatusResponse()
 
     return _handler(
@@ -123,17 +130,17 @@ def _dra_handler(driver: Driver) -> grpc.GenericRpcHandler:
     async def prepare(
         request: dra_pb2.NodePrepareResourcesRequest, context: Any
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        answers = await _for_each(request.claims, lambda claim: _prepare(driver, claim))
-        return dra_pb2.NodePrepareResourcesResponse(claims=answers)
+        responses = await _for_each(request.claims, lambda claim: _prepare(driver, claim))
+        return dra_pb2.NodePrepareResourcesResponse(claims=responses)
 
     async def unprepare(
         request: dra_pb2.NodeUnprepareResourcesRequest, context: Any
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
-        answers = await _for_each(request.claims, lambda claim: _unprepare(driver, claim))
-        return dra_pb2.NodeUnprepareResourcesResponse(claims=answers)
+        responses = await _for_each(request.claims, lambda claim: _unprepare(driver, claim))
+        return dra_pb2.NodeUnprepareResourcesResponse(claims=responses)
 
     return _handler(
-        _WIRE_SERVICE,
+        _GRPC_SERVICE,
         NodePrepareResources=(prepare, dra_pb2.NodePrepareResourcesRequest),
         NodeUnprepareResources=(unprepare, dra_pb2.NodeUnprepareResourcesRequest),
     )
@@ -141,15 +148,15 @@ def _dra_handler(driver: Driver) -> grpc.GenericRpcHandler:
 
 async def _for_each(claims: Iterable[dra_pb2.Claim], work: Callable[[ClaimId], Awaitable[Any]]) -> dict[str, Any]:
     ids = [ClaimId(claim.namespace, claim.name, claim.uid) for claim in claims]
-    answers = await asyncio.gather(*(work(claim) for claim in ids))
-    return {claim.uid: answer for claim, answer in zip(ids, answers, strict=True)}
+    responses = await asyncio.gather(*(work(claim) for claim in ids))
+    return {claim.uid: response for claim, response in zip(ids, responses, strict=True)}
 
 
 async def _prepare(driver: Driver, claim: ClaimId) -> dra_pb2.NodePrepareResourceResponse:
     try:
         devices = await driver.prepare(claim)
     except Exception as error:
-        return dra_pb2.NodePrepareResourceResponse(error=_words(error, claim))
+        return dra_pb2.NodePrepareResourceResponse(error=_error_message(error, claim))
     return dra_pb2.NodePrepareResourceResponse(devices=[_device(device) for device in devices])
 
 
@@ -157,7 +164,7 @@ async def _unprepare(driver: Driver, claim: ClaimId) -> dra_pb2.NodeUnprepareRes
     try:
         await driver.unprepare(claim)
     except Exception as error:
-        return dra_pb2.NodeUnprepareResourceResponse(error=_words(error, claim))
+        return dra_pb2.NodeUnprepareResourceResponse(error=_error_message(error, claim))
     return dra_pb2.NodeUnprepareResourceResponse()
 
 
@@ -170,11 +177,12 @@ def _device(device: PreparedDevice) -> dra_pb2.Device:
     )
 
 
-def _words(error: Exception, claim: ClaimId) -> str:
+def _error_message(error: Exception, claim: ClaimId) -> str:
     if isinstance(error, ImexError):
         log.warning("claim failed", claim=str(claim), error=str(error))
-        return str(error) or type(error).__name__  # an empty one would mean success
-    log.error("claim failed unexpectedly", claim=str(claim), exc_info=error)
+        # An empty message would mean success.
+        return str(error) or type(error).__name__
+    log.error("claim failed with an unexpected error", claim=str(claim), exc_info=error)
     return f"claim {claim}: unexpected {type(error).__name__}: {error}; see the log of imex node on this node"
 
 
@@ -185,7 +193,7 @@ def _handler(service: str, **methods: tuple[Any, Any]) -> grpc.GenericRpcHandler
             name: grpc.unary_unary_rpc_method_handler(
                 call,
                 request_deserializer=request.FromString,
-                response_serializer=lambda answer: answer.SerializeToString(),
+                response_serializer=lambda response: response.SerializeToString(),
             )
             for name, (call, request) in methods.items()
         },

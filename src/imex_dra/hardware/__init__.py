@@ -1,1 +1,1 @@
-"""What a node is made of: its fabric, its channels, and what a container needs to use one."""
+"""The hardware of a node: its NVLink fabric, its IMEX channels, and the device nodes that a container needs."""

@@ -1,32 +1,33 @@
-"""NVML's fabric health mask in words, and how bad it is. Pure.
+"""Interprets the fabric health mask and health summary of NVML.
 
-The mask is fields of two or four bits; 0 always means that this driver or board can't tell. What recovers by
-itself is worth waiting for; what only makes NVLink slower is worth saying; the rest needs a person.
+The mask consists of fields of two or four bits. The value 0 always means that this driver or GPU does not report
+the field. Conditions that the hardware recovers from are worth waiting for; reduced bandwidth is worth
+reporting; the rest needs an administrator.
 """
 
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
-_UNHEALTHY, _LIMITED = 2, 3
-"""`NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; 0: not supported, 1: healthy."""
-
 
 class Severity(IntEnum):
-    """The worst one counts."""
+    """Ordered: of several findings the highest severity counts."""
 
-    FINE = 0
+    HEALTHY = 0
     LIMITED = 1
+    """The GPU works, with reduced bandwidth or without its fabric manager."""
     RECOVERING = 2
-    BREAKING = 3
+    BROKEN = 3
 
 
 class Finding(NamedTuple):
     severity: Severity
-    words: str
+    message: str
 
 
 class _Field(NamedTuple):
+    """A field of `nvmlGpuFabricInfo_v3_t.healthMask`, with the values that mean trouble."""
+
     shift: int
     width: int
     findings: dict[int, Finding]
@@ -34,58 +35,53 @@ class _Field(NamedTuple):
 
 _TRUE, _FALSE = 1, 2
 
-_MISTAKES = {
-    2: "its system GUID is not the one the fabric manager expects",
-    3: "its chassis serial number is not the one the fabric manager expects",
-    4: "it is in no NVLink partition",
+_INCORRECT_CONFIGURATION = {
+    2: "its system GUID does not match the fabric manager's configuration",
+    3: "its chassis serial number does not match the fabric manager's configuration",
+    4: "it is not in an NVLink partition",
     5: "it has too few NVLinks",
-    6: "its firmware does not fit the fabric",
+    6: "its firmware is not compatible with the fabric",
     7: "its location in the rack is invalid",
-    8: "its state is invalid",
+    8: "its GPU state is invalid",
 }
+
+
+def _incorrect_configuration(value: int) -> Finding:
+    """Values that a later driver adds are reported by their number."""
+    cause = _INCORRECT_CONFIGURATION.get(value, f"NVML gives cause {value}")
+    return Finding(Severity.BROKEN, f"its fabric configuration is incorrect: {cause}")
+
 
 _FIELDS = (
     _Field(0, 0x3, {_TRUE: Finding(Severity.LIMITED, "its NVLink bandwidth is degraded")}),
     _Field(2, 0x3, {_TRUE: Finding(Severity.RECOVERING, "its NVLink routes are being recovered")}),
-    _Field(4, 0x3, {_TRUE: Finding(Severity.BREAKING, "its NVLink routes are unhealthy")}),
-    _Field(6, 0x3, {_TRUE: Finding(Severity.RECOVERING, "it recovers from an access time-out")}),
-    _Field(
-        8,
-        0xF,
-        {
-            value: Finding(
-                Severity.BREAKING, f"it is configured wrongly: {_MISTAKES.get(value, f'cause {value}')}"
-            )
-            for value in range(2, 16)
-        },
-    ),
-    _Field(12, 0x3, {_FALSE: Finding(Severity.BREAKING, "no NVLink partition is assigned to it")}),
-    _Field(14, 0x3, {_FALSE: Finding(Severity.LIMITED, "it has lost its fabric manager")}),
+    _Field(4, 0x3, {_TRUE: Finding(Severity.BROKEN, "its NVLink routes are unhealthy")}),
+    _Field(6, 0x3, {_TRUE: Finding(Severity.RECOVERING, "it is recovering from a memory access timeout")}),
+    _Field(8, 0xF, {value: _incorrect_configuration(value) for value in range(2, 16)}),
+    _Field(12, 0x3, {_FALSE: Finding(Severity.BROKEN, "no NVLink partition is assigned to it")}),
+    _Field(14, 0x3, {_FALSE: Finding(Severity.LIMITED, "it is disconnected from the global fabric manager")}),
 )
 
 _SUMMARIES = {
-    _UNHEALTHY: Finding(Severity.BREAKING, "the driver calls its fabric unhealthy"),
-    _LIMITED: Finding(Severity.LIMITED, "the driver calls its fabric limited in capacity"),
+    2: Finding(Severity.BROKEN, "NVML reports its fabric health as unhealthy"),
+    3: Finding(Severity.LIMITED, "NVML reports its fabric health as limited capacity"),
 }
+"""`NVML_GPU_FABRIC_HEALTH_SUMMARY_*`; 0 is not supported, 1 is healthy."""
 
 
-def diagnosis(mask: int, summary: int) -> Finding:
-    """All findings in one; the driver's summary counts only for what the mask does not explain."""
-    found = list(_findings(mask))
+def evaluate_health(mask: int, summary: int) -> Finding:
+    """Combines all findings. The summary counts only if the mask does not explain it."""
+    findings = list(_mask_findings(mask))
     overall = _SUMMARIES.get(summary)
-    if overall is not None and not any(finding.severity >= _explaining(overall) for finding in found):
-        found.append(overall)
-    severity = max((finding.severity for finding in found), default=Severity.FINE)
-    return Finding(severity, " and ".join(finding.words for finding in found))
+    # The summary of a GPU that recovers is "unhealthy", too: RECOVERING in the mask explains it.
+    if overall is not None and not any(f.severity >= min(overall.severity, Severity.RECOVERING) for f in findings):
+        findings.append(overall)
+    severity = max((finding.severity for finding in findings), default=Severity.HEALTHY)
+    return Finding(severity, " and ".join(finding.message for finding in findings))
 
 
-def _findings(mask: int) -> Iterator[Finding]:
+def _mask_findings(mask: int) -> Iterator[Finding]:
     for field in _FIELDS:
         finding = field.findings.get(mask >> field.shift & field.width)
         if finding is not None:
             yield finding
-
-
-def _explaining(overall: Finding) -> Severity:
-    """A GPU that recovers is unhealthy meanwhile."""
-    return min(overall.severity, Severity.RECOVERING)

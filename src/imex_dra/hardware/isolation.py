@@ -1,12 +1,12 @@
-"""Whether anything else on the node hands out channels behind our back.
+"""Detects whether anything else on the node can give IMEX channels to containers.
 
-A channel isolates only as long as nobody gets one without us. Three ways round us can be seen on a node's disk,
-and `enforced` claims no more than that none of them was found:
+Channels isolate ComputeDomains only if this driver is the only one that gives them out. Three ways around it are
+visible on the node's disk, and `enforced` means no more than that none of them was found:
 
-- the NVIDIA container toolkit gives a container the channels that its environment names (NVIDIA_IMEX_CHANNELS),
-  or that it mounts by name, unless its configuration says `ignore-imex-channel-requests`;
-- a CDI spec of somebody else (the device plugin, `nvidia-ctk`) names a channel: any pod may ask for it;
-- a channel's device node on the host is open to everybody (`NVreg_CreateImexChannel0=1`).
+- The NVIDIA Container Toolkit gives a container the channels that its environment names (NVIDIA_IMEX_CHANNELS)
+  or that it requests by volume mounts, unless its configuration sets `ignore-imex-channel-requests`.
+- A CDI spec of another component (the device plugin, `nvidia-ctk`) contains a channel: any pod may request it.
+- A channel's device node on the host is world-writable (`NVreg_CreateImexChannel0=1`).
 """
 
 import stat
@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from imex_dra.api.names import CDI_VENDOR, CHANNEL_DEVICE_DIRECTORY
 from imex_dra.api.nvlinknode import Isolation, IsolationState
-from imex_dra.hardware.hostroot import inside
+from imex_dra.hardware.host import read_text, resolve_in_root
 
 _TOOLKITS = {
     "etc/nvidia-container-runtime/config.toml": "usr/bin/nvidia-container-runtime",
@@ -27,84 +27,78 @@ _TOOLKITS = {
         "usr/local/nvidia/toolkit/nvidia-container-runtime"
     ),
 }
-"""Configuration and program, as packages and as the GPU operator install them."""
+"""Configuration file and executable, as installed by distribution packages and by the GPU Operator."""
 
-_CDI = ("etc/cdi", "var/run/cdi")
-_SPECS = (".json", ".yaml")
+_CDI_DIRECTORIES = ("etc/cdi", "var/run/cdi")
+_CDI_SUFFIXES = (".json", ".yaml")
 
 
 class _Features(Struct, frozen=True, rename="kebab"):
     ignore_imex_channel_requests: bool = False
 
 
-class ToolkitConfig(Struct, frozen=True):
-    """The toolkit's own defaults: without a file it believes the environment of every container."""
+class _ToolkitConfig(Struct, frozen=True):
+    """With the defaults of the toolkit: without a configuration file it honors every container's environment."""
 
-    from_environment: bool = field(name="accept-nvidia-visible-devices-envvar-when-unprivileged", default=True)
-    from_mounts: bool = field(name="accept-nvidia-visible-devices-as-volume-mounts", default=False)
+    accept_envvar: bool = field(name="accept-nvidia-visible-devices-envvar-when-unprivileged", default=True)
+    accept_mounts: bool = field(name="accept-nvidia-visible-devices-as-volume-mounts", default=False)
     features: _Features = _Features()
 
 
-def isolation(root: Path) -> Isolation:
-    reasons = [*_toolkits(root), *_specs(root), *_device_nodes(root)]
+def detect_isolation(root: Path) -> Isolation:
+    reasons = [*_toolkit_reasons(root), *_cdi_reasons(root), *_device_node_reasons(root)]
     return Isolation(IsolationState.OPEN, "; ".join(reasons)) if reasons else Isolation(IsolationState.ENFORCED)
 
 
-def loophole(config: ToolkitConfig) -> str:
-    """How an unprivileged container gets a channel from the toolkit; empty if it can't."""
-    if config.features.ignore_imex_channel_requests:
-        return ""
-    if config.from_environment:
-        return "gives every container the channels that its variable NVIDIA_IMEX_CHANNELS names"
-    if config.from_mounts:
-        return "gives a container the channels that it mounts in /var/run/nvidia-container-devices/imex"
-    return ""
-
-
-def _toolkits(root: Path) -> Iterator[str]:
-    for path, program in _TOOLKITS.items():
+def _toolkit_reasons(root: Path) -> Iterator[str]:
+    for path, executable in _TOOLKITS.items():
         try:
-            config = msgspec.convert(tomllib.loads(inside(root, path).read_text()), ToolkitConfig)
+            content = resolve_in_root(root, path).read_text()
+            config = msgspec.convert(tomllib.loads(content), _ToolkitConfig)
         except FileNotFoundError:
-            if not inside(root, program).exists():
+            if not resolve_in_root(root, executable).exists():
                 continue
-            config = ToolkitConfig()
+            config = _ToolkitConfig()
         except (OSError, ValueError, msgspec.MsgspecError) as error:
-            yield f"/{path} can't be read, so the NVIDIA container runtime may hand out channels: {error}"
+            yield f"/{path} cannot be read, so the NVIDIA Container Toolkit may give out channels: {error}"
             continue
-        if how := loophole(config):
+        if behavior := _channel_injection(config):
             yield (
-                f"the NVIDIA container runtime {how}: set ignore-imex-channel-requests = true"
+                f"the NVIDIA Container Toolkit {behavior}: set ignore-imex-channel-requests = true"
                 f" under [features] in /{path}"
             )
 
 
-def _specs(root: Path) -> Iterator[str]:
-    for directory in _CDI:
-        for path in sorted(inside(root, directory).glob("*")):
-            ours = path.name.startswith(f"{CDI_VENDOR}-")
-            if (
-                not ours
-                and path.suffix in _SPECS
-                and CHANNEL_DEVICE_DIRECTORY in _text(inside(root, f"{directory}/{path.name}"))
-            ):
-                yield f"/{directory}/{path.name} offers a channel to every pod that asks for its CDI device"
+def _channel_injection(config: _ToolkitConfig) -> str:
+    """How an unprivileged container gets a channel from the toolkit; empty if it cannot."""
+    if config.features.ignore_imex_channel_requests:
+        return ""
+    if config.accept_envvar:
+        return "gives every container the channels that its variable NVIDIA_IMEX_CHANNELS names"
+    if config.accept_mounts:
+        return "gives a container the channels that it mounts in /var/run/nvidia-container-devices/imex"
+    return ""
 
 
-def _device_nodes(root: Path) -> Iterator[str]:
-    for path in sorted(inside(root, CHANNEL_DEVICE_DIRECTORY).glob("channel*")):
+def _cdi_reasons(root: Path) -> Iterator[str]:
+    for directory in _CDI_DIRECTORIES:
+        for path in sorted(resolve_in_root(root, directory).glob("*")):
+            if path.suffix not in _CDI_SUFFIXES or path.name.startswith(f"{CDI_VENDOR}-"):
+                continue
+            if CHANNEL_DEVICE_DIRECTORY in read_text(resolve_in_root(root, f"{directory}/{path.name}")):
+                yield (
+                    f"/{directory}/{path.name} offers a channel to every pod that requests its CDI device:"
+                    " remove the channel from it"
+                )
+
+
+def _device_node_reasons(root: Path) -> Iterator[str]:
+    for path in sorted(resolve_in_root(root, CHANNEL_DEVICE_DIRECTORY).glob("channel*")):
         if _mode(path) & stat.S_IWOTH:
             yield (
-                f"{CHANNEL_DEVICE_DIRECTORY}/{path.name} exists on the host and everybody may open it: the driver"
-                " was loaded with NVreg_CreateImexChannel0=1, or something made it"
+                f"{CHANNEL_DEVICE_DIRECTORY}/{path.name} exists on the host and is world-writable: remove it, and"
+                " load the GPU driver without NVreg_CreateImexChannel0=1"
             )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _mode(path: Path) -> int:

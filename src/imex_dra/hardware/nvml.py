@@ -1,7 +1,7 @@
-"""The hardware of a real node: NVML's word, asked in a child process, beside what the kernel says.
+"""The hardware of a real node: NVML, called in a child process, and the files of the kernel.
 
-A child per question, because a call into the driver may hang or crash. One that hangs in the kernel can't even be
-killed: then no further one is started until it is gone, or they would pile up.
+Each reading starts a child, because a call into the driver can hang or crash. A child that hangs inside the kernel
+cannot even be killed; no other child is started until it is gone, or they would accumulate.
 """
 
 import asyncio
@@ -13,100 +13,111 @@ from pathlib import Path
 
 import msgspec
 
-from imex_dra.base.waiting import ends_within
+from imex_dra.base.waiting import wait_or_cancel
 from imex_dra.cdi.spec import ContainerEdits
-from imex_dra.hardware.devices import channel_major, channel_node
-from imex_dra.hardware.hostroot import inside
-from imex_dra.hardware.isolation import isolation
-from imex_dra.hardware.kernel import read_kernel
+from imex_dra.hardware.host import channel_device_node, channel_major, read_kernel, resolve_in_root
+from imex_dra.hardware.isolation import detect_isolation
 from imex_dra.hardware.protocol import Reading
-from imex_dra.hardware.report import Answer, Kernel, Report, Silent
-from imex_dra.hardware.verdict import reading
+from imex_dra.hardware.report import KernelInfo, NvmlResult, NvmlUnavailable, Report
+from imex_dra.hardware.verdict import evaluate
 
-LIMIT = 30.0
-"""Without the persistence daemon the driver wakes every GPU first, which takes seconds each."""
+TIMEOUT = 30.0
+"""Without nvidia-persistenced the driver initializes every GPU first, which takes seconds for each."""
 
-_GRACE = 2.0
-"""From the kill to the end of a child that is not stuck in the kernel."""
+_KILL_TIMEOUT = 2.0
+"""Seconds until a killed child counts as stuck in the kernel."""
 
 _LIBRARY = "libnvidia-ml.so.1"
-_DRIVERS = ("", "run/nvidia/driver", "home/kubernetes/bin/nvidia", "usr/local/nvidia", "opt/nvidia")
-"""Where a driver may be installed: on the host, by the GPU operator, by images of cloud providers."""
-_DIRECTORIES = ("usr/lib64", f"usr/lib/{platform.machine()}-linux-gnu", "lib64", "usr/lib", "lib")
+_DRIVER_ROOTS = ("", "run/nvidia/driver", "home/kubernetes/bin/nvidia", "usr/local/nvidia", "opt/nvidia")
+"""Where drivers are installed: by packages on the host, by the GPU Operator, in images of cloud providers."""
+_LIBRARY_DIRECTORIES = ("usr/lib64", f"usr/lib/{platform.machine()}-linux-gnu", "lib64", "usr/lib", "lib")
 
-_DECODER: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+_RESULT_DECODER: msgspec.json.Decoder[NvmlResult] = msgspec.json.Decoder(NvmlResult)
 
-_HUNG = Silent("NVML does not answer", faulty=True)
+_HUNG = NvmlUnavailable(
+    "NVML does not answer: the GPU driver hangs; check the node's kernel log for NVRM and Xid messages",
+    driver_fault=True,
+)
 
 
 class NvmlHardware:
     """`root` is where the host's root directory is mounted."""
 
-    def __init__(self, root: Path = Path("/"), *, limit: float = LIMIT) -> None:
+    period = 10.0  # each reading starts a process
+
+    def __init__(self, root: Path = Path("/"), *, timeout: float = TIMEOUT) -> None:
         self._root = root
-        self.limit = limit
-        self._stuck: asyncio.subprocess.Process | None = None
+        self.timeout = timeout
+        self._hung_probe: asyncio.subprocess.Process | None = None
 
     async def read(self) -> Reading:
-        kernel, openness = await asyncio.to_thread(lambda: (read_kernel(self._root), isolation(self._root)))
-        return reading(Report(await self._answer(kernel), kernel, openness))
+        kernel, isolation = await asyncio.to_thread(
+            lambda: (read_kernel(self._root), detect_isolation(self._root))
+        )
+        return evaluate(Report(await self._query_nvml(kernel), kernel, isolation))
 
     def container_edits(self, channel: int) -> ContainerEdits:
         major = channel_major(self._root / "proc/devices")
-        return ContainerEdits(device_nodes=(channel_node(major, channel),))
+        return ContainerEdits(device_nodes=(channel_device_node(major, channel),))
 
-    async def _answer(self, kernel: Kernel) -> Answer:
+    async def _query_nvml(self, kernel: KernelInfo) -> NvmlResult:
         if kernel.pci_gpus == 0:
-            return Silent("there is no GPU to ask for", faulty=False)
-        if self._stuck is not None and self._stuck.returncode is None:
+            return NvmlUnavailable("the node has no NVIDIA GPU", driver_fault=False)
+        if self._hung_probe is not None and self._hung_probe.returncode is None:
             return _HUNG
         library = await asyncio.to_thread(find_library, self._root)
         if library is None:
-            return Silent(f"the GPU driver is not installed: no {_LIBRARY} under {self._root}", faulty=False)
-        return await self._ask(library)
+            return NvmlUnavailable(
+                f"the GPU driver is not installed: there is no {_LIBRARY} under {self._root}", driver_fault=False
+            )
+        return await self._run_probe(library)
 
-    async def _ask(self, library: Path) -> Answer:
-        command = (sys.executable, "-m", "imex_dra.hardware.probe", str(library), str(self.limit))
+    async def _run_probe(self, library: Path) -> NvmlResult:
+        command = (sys.executable, "-m", "imex_dra.hardware.probe", str(library), str(self.timeout))
         pipe = asyncio.subprocess.PIPE
         try:
             child = await asyncio.create_subprocess_exec(
                 *command, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
             )
         except OSError as error:
-            return Silent(f"NVML can't be asked: {error.strerror}", faulty=False)
+            return NvmlUnavailable(f"the NVML probe cannot be started: {error.strerror}", driver_fault=False)
         try:
-            async with asyncio.timeout(self.limit):
-                said, complained = await child.communicate()
+            async with asyncio.timeout(self.timeout):
+                stdout, stderr = await child.communicate()
         except TimeoutError:
             return _HUNG
         finally:
-            if not await _ended(child):
-                self._stuck = child
-        return heard(child.returncode or 0, said, complained)
+            if not await _kill(child):
+                self._hung_probe = child
+        return parse_probe_output(child.returncode or 0, stdout, stderr)
 
 
-def heard(code: int, said: bytes, complained: bytes) -> Answer:
-    """What a child that has ended answered."""
-    if code in (-signal.SIGKILL, -signal.SIGTERM):
-        return Silent("NVML can't be asked: somebody killed the process that asks", faulty=False)
-    if code < 0:
-        return Silent(f"NVML crashed the process that asked it ({signal.Signals(-code).name})", faulty=True)
+def parse_probe_output(exit_code: int, stdout: bytes, stderr: bytes) -> NvmlResult:
+    # The kernel's OOM killer and administrators kill processes, the driver does not.
+    if exit_code in (-signal.SIGKILL, -signal.SIGTERM):
+        name = signal.Signals(-exit_code).name
+        return NvmlUnavailable(f"the NVML probe was killed ({name})", driver_fault=False)
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        return NvmlUnavailable(f"NVML crashed the process that called it ({name})", driver_fault=True)
     try:
-        return _DECODER.decode(said)
+        return _RESULT_DECODER.decode(stdout)
     except msgspec.MsgspecError:
-        words = complained.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        return Silent(f"NVML can't be asked: the probe ended with exit code {code}: {words[-1]}", faulty=False)
+        lines = stderr.decode(errors="replace").strip().splitlines() or ["no error output"]
+        return NvmlUnavailable(
+            f"the NVML probe failed with exit code {exit_code}: {lines[-1]}", driver_fault=False
+        )
 
 
 def find_library(root: Path) -> Path | None:
-    places = (f"{driver}/{directory}/{_LIBRARY}" for driver in _DRIVERS for directory in _DIRECTORIES)
-    return next((found for place in places if (found := inside(root, place)).is_file()), None)
+    paths = (f"{driver}/{directory}/{_LIBRARY}" for driver in _DRIVER_ROOTS for directory in _LIBRARY_DIRECTORIES)
+    return next((found for path in paths if (found := resolve_in_root(root, path)).is_file()), None)
 
 
-async def _ended(child: asyncio.subprocess.Process) -> bool:
-    """Whether it is gone, after a kill if need be."""
+async def _kill(child: asyncio.subprocess.Process) -> bool:
+    """False if the child, although killed, still exists."""
     if child.returncode is None:
         with suppress(ProcessLookupError):
             child.kill()
-        await ends_within(_GRACE, child.wait())
+        await wait_or_cancel(_KILL_TIMEOUT, child.wait())
     return child.returncode is not None

@@ -1,7 +1,7 @@
-"""Asks NVML, in a process of its own that lives for one answer.
+"""Calls NVML in a process of its own, once.
 
-`python -m imex_dra.hardware.probe LIBRARY SECONDS` prints a `report.Answer` as JSON. It is killed from outside
-when it hangs, and kills itself when whoever started it is gone.
+`python -m imex_dra.hardware.probe LIBRARY SECONDS` prints a `report.NvmlResult` as JSON. Its parent kills it
+when it hangs; if the parent is gone, it ends itself by SIGALRM one second after the parent would have.
 """
 
 import ctypes
@@ -14,84 +14,76 @@ from typing import Any, TypeVar
 
 import msgspec
 import pynvml  # type: ignore[import-untyped]
-from msgspec import structs
 
-from imex_dra.hardware.report import Answer, FabricInfo, Failure, Gpu, Place, Refused, Told
+from imex_dra.hardware.report import (
+    FabricInfo,
+    FailedCall,
+    Gpu,
+    NvmlAnswer,
+    NvmlError,
+    NvmlResult,
+    PlatformInfo,
+)
 
 T = TypeVar("T")
 
-_SUCCESS = 0
-_OTHER_VERSION = 25
-"""NVML_ERROR_ARGUMENT_VERSION_MISMATCH: the driver does not know the struct's version."""
+
+class CallError(Exception):
+    def __init__(self, failed_call: FailedCall) -> None:
+        super().__init__(failed_call.message)
+        self.failed_call = failed_call
 
 
-class CallFailed(Exception):
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.words)
-        self.failure = failure
-
-
-def ask(library: str) -> Answer:
+def query_nvml(library: str) -> NvmlResult:
     try:
         _load(library)
         _call(pynvml.nvmlInit)
         version = _call(pynvml.nvmlSystemGetDriverVersion)
         count = _call(pynvml.nvmlDeviceGetCount)
-    except CallFailed as failed:
-        return Refused(failed.failure)
-    return Told(version, tuple(_gpu(index) for index in range(count)))
+    except CallError as error:
+        return NvmlError(error.failed_call)
+    return NvmlAnswer(version, tuple(_gpu(index) for index in range(count)))
 
 
 def _load(library: str) -> None:
-    """The loader then finds this one by its soname, whatever pynvml asks for and wherever the driver's root is."""
+    # pynvml loads libnvidia-ml.so.1 by name. The dynamic linker then returns this library, which has that soname,
+    # instead of searching the container's own directories.
     try:
         ctypes.CDLL(library)
     except OSError as error:
-        raise CallFailed(Failure("dlopen", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, str(error))) from error
+        raise CallError(FailedCall("dlopen", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, str(error))) from error
 
 
 def _call(function: Callable[..., T], *arguments: Any) -> T:
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
-        raise CallFailed(Failure(function.__name__, error.value, str(error))) from error
+        raise CallError(FailedCall(function.__name__, error.value, str(error))) from error
 
 
 def _gpu(index: int) -> Gpu:
-    gpu = Gpu(index)
+    platform = None
     try:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-        gpu = Gpu(
-            index,
-            uuid=_optional(pynvml.nvmlDeviceGetUUID, handle),
-            name=_optional(pynvml.nvmlDeviceGetName, handle),
-            place=_place(handle),
-        )
-        return structs.replace(gpu, fabric=_fabric(handle))
-    except CallFailed as failed:
-        return structs.replace(gpu, failure=failed.failure)
+        platform = _platform_info(handle)
+        return Gpu(index, fabric=_fabric_info(handle), platform=platform)
+    except CallError as error:
+        return Gpu(index, platform=platform, failed_call=error.failed_call)
 
 
-def _optional(function: Callable[[Any], str], handle: Any) -> str:
-    try:
-        return _call(function, handle)
-    except CallFailed:
-        return ""
-
-
-def _fabric(handle: Any) -> FabricInfo:
+def _fabric_info(handle: Any) -> FabricInfo:
     try:
         info = pynvml.c_nvmlGpuFabricInfo_v3_t()
         _call(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
-    except CallFailed as failed:
-        if failed.failure.code != _OTHER_VERSION:
+    except CallError as error:
+        if error.failed_call.code != pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
             raise
         info = pynvml.c_nvmlGpuFabricInfo_v2_t()
         _call(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
     return FabricInfo(
         state=info.state,
         status=info.status,
-        status_words="" if info.status == _SUCCESS else str(pynvml.NVMLError(info.status)),
+        status_message="" if info.status == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(info.status)),
         cluster_uuid=str(uuid.UUID(bytes=bytes(info.clusterUuid))),
         clique=info.cliqueId,
         health_mask=info.healthMask,
@@ -99,26 +91,26 @@ def _fabric(handle: Any) -> FabricInfo:
     )
 
 
-def _place(handle: Any) -> Place | None:
-    """Read byte by byte: pynvml declares the numbers as characters, and takes them for text."""
+def _platform_info(handle: Any) -> PlatformInfo | None:
     info = pynvml.c_nvmlPlatformInfo_v2_t()
     try:
         _call(pynvml.nvmlDeviceGetPlatformInfo, handle, ctypes.byref(info))
-    except CallFailed:
+    except CallError:
         return None
+    # pynvml declares the numbers as characters and would decode them as text; read the bytes instead.
     raw, fields = bytes(info), type(info)
     serial = raw[fields.chassisSerialNumber.offset :][: fields.chassisSerialNumber.size]
-    return Place(
+    return PlatformInfo(
         serial.partition(b"\0")[0].decode(errors="replace"),
-        slot=raw[fields.slotNumber.offset],
-        tray=raw[fields.trayIndex.offset],
+        slot_number=raw[fields.slotNumber.offset],
+        tray_index=raw[fields.trayIndex.offset],
     )
 
 
 def main() -> None:
     library, seconds = sys.argv[1:]
     signal.alarm(math.ceil(float(seconds)) + 1)
-    sys.stdout.buffer.write(msgspec.json.encode(ask(library)))
+    sys.stdout.buffer.write(msgspec.json.encode(query_nvml(library)))
 
 
 if __name__ == "__main__":

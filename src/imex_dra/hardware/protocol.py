@@ -1,4 +1,4 @@
-"""The questions we ask of a node's hardware; NVML and a simulated rack answer them."""
+"""The interface between `imex node` and the hardware. NVML and the sandbox's simulated node implement it."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from imex_dra.cdi.spec import ContainerEdits
 
 
 class Reading(Struct, frozen=True):
-    """The hardware at one moment."""
+    """The state of the hardware at one moment."""
 
     fabric: Fabric = Fabric()
     partition: PartitionId = PartitionId("")
@@ -19,11 +19,16 @@ class Reading(Struct, frozen=True):
     channel_count: int = 0
     boot_id: str = ""
     isolation: Isolation = Isolation()
+    channel_major: int = 0
+    """Major number of the channel devices; 0 while the GPU driver offers none."""
 
 
 class Hardware(Protocol):
+    period: float
+    """Seconds between two readings."""
+
     async def read(self) -> Reading: ...
 
     def container_edits(self, channel: int) -> ContainerEdits:
-        """What gives a container this channel; Misconfigured if the driver has no channels."""
+        """The CDI edits that give a container this channel; Misconfigured if the driver has no channels."""
         ...

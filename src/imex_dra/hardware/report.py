@@ -1,7 +1,7 @@
-"""What NVML and the kernel say of a node, word for word, before anybody judges it.
+"""What NVML and the kernel report about a node, before `verdict` interprets it.
 
-The NVML part crosses a process boundary as JSON: it is asked in a child (`probe`), because a call into the
-driver may hang or crash, and neither may happen to the process that serves the kubelet.
+A child process (`probe`) calls NVML and sends an NvmlResult back as JSON. A call into the driver can hang or
+crash, and the process that serves the kubelet must survive both.
 """
 
 from msgspec import Struct
@@ -9,90 +9,88 @@ from msgspec import Struct
 from imex_dra.api.nvlinknode import Isolation
 
 
-class Failure(Struct, frozen=True):
-    """An NVML call that did not succeed."""
+class FailedCall(Struct, frozen=True):
+    """An NVML call that returned an error."""
 
-    call: str
+    function: str
     code: int
-    """As NVML returned it."""
-    words: str
+    """The nvmlReturn_t."""
+    message: str
 
 
 class FabricInfo(Struct, frozen=True):
-    """`nvmlGpuFabricInfo_v3_t`; a driver that only knows v2 has no summary."""
+    """`nvmlGpuFabricInfo_v3_t`. A driver that supports v2 only has no summary."""
 
     state: int
     status: int = 0
-    """Meaningful only when the state is completed."""
-    status_words: str = ""
+    """An nvmlReturn_t; meaningful only when the state is COMPLETED."""
+    status_message: str = ""
     cluster_uuid: str = ""
     clique: int = 0
     health_mask: int = 0
     health_summary: int = 0
 
 
-class Place(Struct, frozen=True):
-    """Where in the rack somebody with a screwdriver finds the GPU."""
+class PlatformInfo(Struct, frozen=True):
+    """`nvmlPlatformInfo_v2_t`: where the GPU is in the rack."""
 
     chassis_serial: str
-    slot: int
-    tray: int
+    slot_number: int
+    tray_index: int
 
     def __str__(self) -> str:
-        return f"chassis {self.chassis_serial or 'unknown'}, slot {self.slot}, tray {self.tray}"
+        return f"chassis {self.chassis_serial or 'unknown'}, slot {self.slot_number}, tray {self.tray_index}"
 
 
 class Gpu(Struct, frozen=True):
     index: int
-    uuid: str = ""
-    name: str = ""
     fabric: FabricInfo | None = None
-    place: Place | None = None
-    failure: Failure | None = None
+    platform: PlatformInfo | None = None
+    failed_call: FailedCall | None = None
     """Why there is no fabric info."""
 
     def __str__(self) -> str:
-        return f"GPU {self.index} ({self.place})" if self.place else f"GPU {self.index}"
+        return f"GPU {self.index} ({self.platform})" if self.platform else f"GPU {self.index}"
 
 
-class Told(Struct, frozen=True, tag=True):
-    """NVML answered."""
+class NvmlAnswer(Struct, frozen=True, tag=True):
+    """NVML lists the GPUs. Calls about a single GPU may have failed."""
 
     driver_version: str
     gpus: tuple[Gpu, ...]
 
 
-class Refused(Struct, frozen=True, tag=True):
-    """NVML said that it can't answer: a call that all others need failed."""
+class NvmlError(Struct, frozen=True, tag=True):
+    """NVML cannot list the GPUs: a call that all others depend on returned an error."""
 
-    failure: Failure
-
-
-class Silent(Struct, frozen=True, tag=True):
-    """NVML said nothing."""
-
-    why: str
-    faulty: bool
-    """The driver hung or crashed, as opposed to not being there."""
+    failed_call: FailedCall
 
 
-Answer = Told | Refused | Silent
+class NvmlUnavailable(Struct, frozen=True, tag=True):
+    """NVML did not answer."""
+
+    reason: str
+    driver_fault: bool
+    """The driver hung or crashed, as opposed to being absent."""
 
 
-class Kernel(Struct, frozen=True):
-    """What the files of the running kernel say; None where a file is missing or says nothing."""
+NvmlResult = NvmlAnswer | NvmlError | NvmlUnavailable
+
+
+class KernelInfo(Struct, frozen=True):
+    """What /proc and /sys report. None means that the file is missing or does not contain the value."""
 
     pci_gpus: int | None = None
     channel_major: int | None = None
     channel_count: int | None = None
-    imex_management: bool = False
-    """The capability that an IMEX daemon needs to serve this driver."""
+    imex_mgmt_capability: bool = False
+    """The capability fabric-imex-mgmt, without which the driver gives nvidia-imex no session."""
     boot_id: str = ""
     driver_version: str = ""
-    """Of the loaded kernel module, which is there when NVML says nothing."""
+    """Of the loaded kernel module; known even when NVML is unavailable."""
 
 
 class Report(Struct, frozen=True):
-    answer: Answer
-    kernel: Kernel = Kernel()
+    nvml: NvmlResult
+    kernel: KernelInfo = KernelInfo()
     isolation: Isolation = Isolation()

@@ -1,8 +1,8 @@
-"""What a report means: the node's fabric, in one word and one sentence. Pure.
+"""Decides, from a report, the state of the node's fabric and the reason for it.
 
-`none` is proven, never concluded from silence: NVML answered, it sees as many GPUs as PCI does, and each of them
-says that it has no fabric. A node that hides its fabric would run pods without channels, and nobody would know
-why they fail. A node without NVIDIA GPUs is `pending` for good: it offers nothing and alarms nobody.
+`none` must be proven: NVML answered, it lists as many GPUs as the PCI bus has, and each of them reports that it
+has no multi-node fabric. A node that wrongly reported `none` would run pods without channels, with no hint why
+they fail. A node without NVIDIA GPUs stays `pending`: it publishes no devices and raises no alarm.
 """
 
 from collections.abc import Sequence
@@ -11,12 +11,22 @@ from typing import NamedTuple
 
 from imex_dra.api.names import CHANNEL_DEVICE_CLASS, PartitionId, partition_id
 from imex_dra.api.nvlinknode import Fabric, FabricState
-from imex_dra.hardware.health import Severity, diagnosis
+from imex_dra.hardware.health import Severity, evaluate_health
 from imex_dra.hardware.protocol import Reading
-from imex_dra.hardware.report import Answer, FabricInfo, Failure, Gpu, Kernel, Refused, Report, Silent, Told
+from imex_dra.hardware.report import (
+    FabricInfo,
+    FailedCall,
+    Gpu,
+    KernelInfo,
+    NvmlAnswer,
+    NvmlError,
+    NvmlResult,
+    NvmlUnavailable,
+    Report,
+)
 
 
-class Phase(IntEnum):
+class NvmlFabricState(IntEnum):
     """`NVML_GPU_FABRIC_STATE_*`."""
 
     NOT_SUPPORTED = 0
@@ -25,160 +35,167 @@ class Phase(IntEnum):
     COMPLETED = 3
 
 
-_NO_FABRIC = "00000000-0000-0000-0000-000000000000"
-"""The cluster of GPUs whose NVLink ends at the node's own switches (HGX)."""
+_ZERO_UUID = "00000000-0000-0000-0000-000000000000"
+"""The cluster UUID of GPUs whose NVLink is confined to the node (HGX)."""
 
-_UNSUPPORTED = "does not support a multi-node fabric"
+_NO_FABRIC = "does not support a multi-node NVLink fabric"
 _FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
 _NOT_SUPPORTED = 3
-_TOO_OLD = 13
-_PASSING = {
-    1: "NVML is not initialised",
-    4: "NVML refuses us: imex node needs the rights to open the GPU devices",
+_FUNCTION_NOT_FOUND = 13
+_RECOVERABLE = {
+    1: "NVML is not initialized",
+    4: "NVML denies permission: imex node must be able to open the GPU devices",
     9: "the GPU driver is not loaded",
-    12: "libnvidia-ml.so.1 of the GPU driver can't be loaded",
-    18: "the GPU driver's library and kernel module differ in version: it is being updated, or needs a reboot",
-    20: "NVML has not got enough memory",
-    23: "NVML has not got enough resources",
+    12: "libnvidia-ml.so.1 of the GPU driver cannot be loaded",
+    18: "the GPU driver's library and kernel module differ in version: finish the update, or reboot the node",
+    20: "NVML is out of memory",
+    23: "NVML is out of resources",
     27: "the GPU is not ready",
 }
-"""`NVML_ERROR_*` that end when somebody installs or starts something; the others mean a defect."""
+"""`NVML_ERROR_*` that end when a component is installed or started. All others mean a defect."""
 
 
-class Standing(NamedTuple):
-    """One GPU's part in the fabric, or what they all come to."""
+class FabricVerdict(NamedTuple):
+    """The fabric state of one GPU, or of all GPUs of the node."""
 
     state: FabricState
-    words: str = ""
+    reason: str = ""
     partition: PartitionId = PartitionId("")
 
-    @property
-    def fabric(self) -> Fabric:
-        return Fabric(self.state, self.words)
 
-
-def reading(report: Report) -> Reading:
-    standing = _standing(report.answer, report.kernel)
+def evaluate(report: Report) -> Reading:
+    verdict = _node_verdict(report.nvml, report.kernel)
     return Reading(
-        fabric=standing.fabric,
-        partition=standing.partition,
-        driver_version=_version(report),
+        fabric=Fabric(verdict.state, verdict.reason),
+        partition=verdict.partition,
+        driver_version=_driver_version(report),
         channel_count=report.kernel.channel_count or 0,
         boot_id=report.kernel.boot_id,
         isolation=report.isolation,
+        channel_major=report.kernel.channel_major or 0,
     )
 
 
-def _version(report: Report) -> str:
-    return report.answer.driver_version if isinstance(report.answer, Told) else report.kernel.driver_version
+def _driver_version(report: Report) -> str:
+    return report.nvml.driver_version if isinstance(report.nvml, NvmlAnswer) else report.kernel.driver_version
 
 
-def _standing(answer: Answer, kernel: Kernel) -> Standing:
-    match answer:
-        case Told(gpus=gpus) if gpus:
-            together = _together(gpus, kernel.pci_gpus)
-            return _with_channels(together, kernel) if together.state is FabricState.OK else together
+def _node_verdict(nvml: NvmlResult, kernel: KernelInfo) -> FabricVerdict:
+    match nvml:
+        case NvmlAnswer(gpus=gpus) if gpus:
+            verdict = _combine(gpus, kernel.pci_gpus)
+            return _require_channels(verdict, kernel) if verdict.state is FabricState.OK else verdict
         case _ if kernel.pci_gpus == 0:
-            return Standing(FabricState.PENDING, "no NVIDIA GPU is on the node's PCI bus")
-        case Refused(failure):
-            return _failed("NVML", failure)
-        case Silent(why, faulty):
-            return Standing(FabricState.BROKEN if faulty else FabricState.PENDING, why)
-    return Standing(FabricState.PENDING, "NVML sees no GPU, though the PCI bus may have some")
+            return FabricVerdict(FabricState.PENDING, "the node's PCI bus has no NVIDIA GPU")
+        case NvmlError(failed_call):
+            return _failed("NVML", failed_call)
+        case NvmlUnavailable(reason, driver_fault):
+            return FabricVerdict(FabricState.BROKEN if driver_fault else FabricState.PENDING, reason)
+    return FabricVerdict(FabricState.PENDING, "NVML lists no GPU, although the PCI bus may have some")
 
 
-def _together(gpus: Sequence[Gpu], pci_gpus: int | None) -> Standing:
-    each = [standing_of(gpu) for gpu in gpus]
+def _combine(gpus: Sequence[Gpu], pci_gpus: int | None) -> FabricVerdict:
+    verdicts = [_gpu_verdict(gpu) for gpu in gpus]
     for state in (FabricState.BROKEN, FabricState.PENDING):
-        if affected := [one for one in each if one.state is state]:
-            return Standing(state, _first_of_many([one.words for one in affected], len(gpus)))
-    partitions = sorted({one.partition for one in each if one.state is FabricState.OK})
+        if affected := [verdict.reason for verdict in verdicts if verdict.state is state]:
+            return FabricVerdict(state, _summarize(affected, len(gpus)))
+    attached = [verdict for verdict in verdicts if verdict.state is FabricState.OK]
+    partitions = sorted({verdict.partition for verdict in attached})
     if len(partitions) > 1:
-        return Standing(
+        return FabricVerdict(
             FabricState.BROKEN, f"the node's GPUs are in different partitions: {', '.join(partitions)}"
         )
     if not partitions:
-        return _proven(each, pci_gpus)
-    if outside := [str(gpu) for gpu in gpus if _alone(gpu)]:
-        return Standing(FabricState.BROKEN, f"{outside[0]} is in no cluster, but others are in {partitions[0]}")
-    words = [one.words for one in each if one.state is FabricState.OK and one.words]
-    return Standing(FabricState.OK, _first_of_many(words, len(gpus)), PartitionId(partitions[0]))
-
-
-def standing_of(gpu: Gpu) -> Standing:
-    if gpu.failure is not None:
-        if (gpu.failure.call, gpu.failure.code) == (_FABRIC_CALL, _NOT_SUPPORTED):
-            return Standing(FabricState.NONE, f"{gpu} {_UNSUPPORTED}")
-        return _failed(str(gpu), gpu.failure)
-    if gpu.fabric is None:
-        return Standing(FabricState.PENDING, f"{gpu} says nothing about its fabric")
-    match gpu.fabric.state:
-        case Phase.NOT_SUPPORTED:
-            return Standing(FabricState.NONE, f"{gpu} {_UNSUPPORTED}")
-        case Phase.NOT_STARTED:
-            return Standing(
-                FabricState.PENDING, f"{gpu} has not started to join the fabric: see the fabric manager"
-            )
-        case Phase.IN_PROGRESS:
-            return Standing(FabricState.PENDING, f"{gpu} is joining the fabric")
-        case Phase.COMPLETED:
-            return _joined(gpu, gpu.fabric)
-    return Standing(FabricState.BROKEN, f"{gpu} is in fabric state {gpu.fabric.state}, which nobody knows")
-
-
-def _joined(gpu: Gpu, info: FabricInfo) -> Standing:
-    if info.status:
-        return Standing(FabricState.BROKEN, f"{gpu} failed to join the fabric: {info.status_words or info.status}")
-    if info.cluster_uuid == _NO_FABRIC:
-        return Standing(FabricState.NONE, f"{gpu} has NVLink inside the node only (its cluster UUID is zero)")
-    severity, words = diagnosis(info.health_mask, info.health_summary)
-    state = {Severity.BREAKING: FabricState.BROKEN, Severity.RECOVERING: FabricState.PENDING}.get(severity)
-    if state is not None:
-        return Standing(state, f"{gpu} is unhealthy: {words}")
-    limits = f"{gpu} is limited: {words}" if words else ""
-    return Standing(FabricState.OK, limits, partition_id(info.cluster_uuid, info.clique))
-
-
-def _proven(each: Sequence[Standing], pci_gpus: int | None) -> Standing:
-    if pci_gpus == len(each):
-        return Standing(FabricState.NONE, _first_of_many([one.words for one in each], len(each)))
-    seen = f"NVML sees {len(each)} GPUs without a multi-node fabric"
-    if pci_gpus is None:
-        return Standing(
-            FabricState.PENDING, f"{seen}, but the PCI bus can't be read to tell whether these are all"
+        return _prove_no_fabric(verdicts, pci_gpus)
+    if outside := [str(gpu) for gpu in gpus if _has_zero_uuid(gpu)]:
+        return FabricVerdict(
+            FabricState.BROKEN, f"{outside[0]} has no cluster UUID, but other GPUs are in {partitions[0]}"
         )
-    return Standing(FabricState.PENDING, f"{seen}, but the PCI bus has {pci_gpus} NVIDIA GPUs")
+    limits = [verdict.reason for verdict in attached if verdict.reason]
+    return FabricVerdict(FabricState.OK, _summarize(limits, len(gpus)), PartitionId(partitions[0]))
 
 
-def _with_channels(standing: Standing, kernel: Kernel) -> Standing:
-    """A fabric without channels is of no use, and a count of 0 would exhaust the whole partition."""
+def _gpu_verdict(gpu: Gpu) -> FabricVerdict:
+    if gpu.failed_call is not None:
+        if (gpu.failed_call.function, gpu.failed_call.code) == (_FABRIC_CALL, _NOT_SUPPORTED):
+            return FabricVerdict(FabricState.NONE, f"{gpu} {_NO_FABRIC}")
+        return _failed(str(gpu), gpu.failed_call)
+    if gpu.fabric is None:
+        return FabricVerdict(FabricState.PENDING, f"{gpu} reports no fabric information")
+    match gpu.fabric.state:
+        case NvmlFabricState.NOT_SUPPORTED:
+            return FabricVerdict(FabricState.NONE, f"{gpu} {_NO_FABRIC}")
+        case NvmlFabricState.NOT_STARTED:
+            return FabricVerdict(
+                FabricState.PENDING, f"{gpu} has not started to register with the fabric: check the fabric manager"
+            )
+        case NvmlFabricState.IN_PROGRESS:
+            return FabricVerdict(FabricState.PENDING, f"{gpu} is registering with the fabric")
+        case NvmlFabricState.COMPLETED:
+            return _registered(gpu, gpu.fabric)
+    return FabricVerdict(FabricState.BROKEN, f"{gpu} is in fabric state {gpu.fabric.state}, which is unknown")
+
+
+def _registered(gpu: Gpu, info: FabricInfo) -> FabricVerdict:
+    if info.status:
+        cause = info.status_message or info.status
+        return FabricVerdict(FabricState.BROKEN, f"{gpu} failed to register with the fabric: {cause}")
+    if info.cluster_uuid == _ZERO_UUID:
+        return FabricVerdict(FabricState.NONE, f"{gpu} has NVLink within the node only: its cluster UUID is zero")
+    severity, message = evaluate_health(info.health_mask, info.health_summary)
+    state = {Severity.BROKEN: FabricState.BROKEN, Severity.RECOVERING: FabricState.PENDING}.get(severity)
+    if state is not None:
+        return FabricVerdict(state, f"{gpu} is unhealthy: {message}")
+    limits = f"{gpu} is limited: {message}" if message else ""
+    return FabricVerdict(FabricState.OK, limits, partition_id(info.cluster_uuid, info.clique))
+
+
+def _prove_no_fabric(verdicts: Sequence[FabricVerdict], pci_gpus: int | None) -> FabricVerdict:
+    if pci_gpus == len(verdicts):
+        return FabricVerdict(FabricState.NONE, _summarize([verdict.reason for verdict in verdicts], len(verdicts)))
+    listed = f"NVML lists {len(verdicts)} GPUs without a multi-node NVLink fabric"
+    if pci_gpus is None:
+        return FabricVerdict(
+            FabricState.PENDING, f"{listed}, but the PCI bus cannot be read to confirm that there are no others"
+        )
+    return FabricVerdict(FabricState.PENDING, f"{listed}, but the PCI bus has {pci_gpus} NVIDIA GPUs")
+
+
+def _require_channels(verdict: FabricVerdict, kernel: KernelInfo) -> FabricVerdict:
+    # Without channels the node cannot serve a claim, however healthy its fabric is.
     if kernel.channel_count == 0:
-        return Standing(FabricState.BROKEN, "the GPU driver was loaded with NVreg_ImexChannelCount=0: no channels")
+        return FabricVerdict(
+            FabricState.BROKEN,
+            "the GPU driver was loaded with NVreg_ImexChannelCount=0, which disables IMEX channels",
+        )
     if kernel.channel_count is None or kernel.channel_major is None:
-        return Standing(
+        return FabricVerdict(
             FabricState.BROKEN, f"the GPU driver is too old for IMEX channels: it has no {CHANNEL_DEVICE_CLASS}"
         )
-    if not kernel.imex_management:
-        missing = "the GPU driver offers no fabric-imex-mgmt capability: the IMEX daemon may not start"
-        return standing._replace(words="; ".join(filter(None, (standing.words, missing))))
-    return standing
+    if not kernel.imex_mgmt_capability:
+        missing = "the GPU driver has no fabric-imex-mgmt capability, without which nvidia-imex may not start"
+        return verdict._replace(reason="; ".join(filter(None, (verdict.reason, missing))))
+    return verdict
 
 
-def _failed(who: str, failure: Failure) -> Standing:
-    if failure.code == _TOO_OLD:
-        return Standing(
-            FabricState.PENDING, f"the GPU driver is too old to tell about the fabric: it has no {failure.call}"
+def _failed(subject: str, failed: FailedCall) -> FabricVerdict:
+    if failed.code == _FUNCTION_NOT_FOUND:
+        return FabricVerdict(
+            FabricState.PENDING, f"the GPU driver is too old to report its fabric: it has no {failed.function}"
         )
-    if failure.code in _PASSING:
-        return Standing(FabricState.PENDING, _PASSING[failure.code])
-    return Standing(FabricState.BROKEN, f"{who} fails in {failure.call}: {failure.words} ({failure.code})")
+    if failed.code in _RECOVERABLE:
+        return FabricVerdict(FabricState.PENDING, _RECOVERABLE[failed.code])
+    return FabricVerdict(
+        FabricState.BROKEN, f"{subject}: {failed.function} failed: {failed.message} (NVML error {failed.code})"
+    )
 
 
-def _alone(gpu: Gpu) -> bool:
-    return gpu.fabric is not None and gpu.fabric.state == Phase.COMPLETED and gpu.fabric.cluster_uuid == _NO_FABRIC
+def _has_zero_uuid(gpu: Gpu) -> bool:
+    info = gpu.fabric
+    return info is not None and info.state == NvmlFabricState.COMPLETED and info.cluster_uuid == _ZERO_UUID
 
 
-def _first_of_many(words: Sequence[str], of: int) -> str:
-    if not words:
+def _summarize(reasons: Sequence[str], gpus: int) -> str:
+    if not reasons:
         return ""
-    return words[0] if len(words) == 1 else f"{words[0]} (and {len(words) - 1} more of {of})"
+    return reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of {gpus} GPUs)"

@@ -1,1 +1,1 @@
-"""The IMEX service of a node: its files, its ctl, its process."""
+"""The contract of the IMEX service: its files, its query tool, and the member list of its domain."""

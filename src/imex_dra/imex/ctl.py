@@ -1,8 +1,8 @@
-"""Asking the daemon what it thinks, through its own ctl.
+"""Queries the IMEX daemon with nvidia-imex-ctl.
 
-`-q` is cheap and answers even in broken states; `-N` asks every node and may hang: each call has a time limit,
-and no answer is an answer (UNAVAILABLE). One that hangs is killed with all its children, which would otherwise
-hold our end of the pipe open for as long as they like.
+`-q` is cheap and works even in broken states; no valid answer in time means UNAVAILABLE. `-N` queries every node
+and may hang; no valid answer means that the connections are unknown, not that there are none. The whole process
+group of a call that hangs is killed: a surviving child would keep our end of the pipe open.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 import structlog
-from msgspec import Struct, field
+from msgspec import Struct
 
 from imex_dra.api.nvlinknode import ImexState
 
@@ -26,52 +26,50 @@ class Connection(Struct):
 
 
 class DomainNode(Struct):
-    status: str
-    version: str = ""
-    connections: dict[str, Connection] = {}
+    connections: dict[int, Connection] = {}
 
 
 class DomainView(Struct):
-    nodes: dict[str, DomainNode]
-    state: str = field(name="status", default="")
+    """The part of `nvidia-imex-ctl -N -j` that we use: connections, by the node IDs of both ends."""
 
-    def connected_both_ways(self, slot: int) -> tuple[int, ...]:
-        """The slots that slot is connected with, seen from both ends."""
-        return tuple(
-            sorted(
-                int(other)
-                for other in self.nodes
-                if int(other) != slot and self._connected(slot, int(other)) and self._connected(int(other), slot)
-            )
-        )
+    nodes: dict[int, DomainNode]
 
-    def _connected(self, one: int, other: int) -> bool:
-        node = self.nodes.get(str(one))
-        connection = node.connections.get(str(other)) if node else None
+    def connected_both_ways(self, index: int) -> tuple[int, ...] | None:
+        """Indexes of the nodes that are connected with this one, as reported by both ends; None if this one is
+        not in the answer.
+        """
+        if index not in self.nodes:
+            return None
+        others = (other for other in self.nodes if other != index)
+        return tuple(sorted(o for o in others if self._connected(index, o) and self._connected(o, index)))
+
+    def _connected(self, source: int, target: int) -> bool:
+        node = self.nodes.get(source)
+        connection = node.connections.get(target) if node else None
         return connection is not None and connection.status == "CONNECTED"
 
 
-class Ctl:
-    def __init__(self, command: Sequence[str], config: Path, *, limit: float = 5.0) -> None:
+class ImexCtl:
+    def __init__(self, command: Sequence[str], config: Path, *, timeout: float = 5.0) -> None:
         self._command = command
         self._config = config
-        self._limit = limit
+        self._timeout = timeout
 
     async def state(self) -> ImexState:
-        answer = (await self._ask("-q")).decode(errors="replace").strip()
+        output = (await self._query("-q")).decode(errors="replace").strip()
         try:
-            return ImexState(answer)
+            return ImexState(output)
         except ValueError:
             return ImexState.UNAVAILABLE
 
     async def domain(self) -> DomainView | None:
-        answer = await self._ask("-N", "-j")
+        output = await self._query("-N", "-j")
         try:
-            return msgspec.json.decode(answer, type=DomainView)
-        except ValueError:  # of msgspec's own, or because it is no UTF-8
+            return msgspec.json.decode(output, type=DomainView)
+        except (ValueError, RecursionError):  # msgspec's own errors, or invalid UTF-8
             return None
 
-    async def _ask(self, *flags: str) -> bytes:
+    async def _query(self, *flags: str) -> bytes:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -84,10 +82,10 @@ class Ctl:
                 process_group=0,
             )
         except OSError as error:
-            log.error("nvidia-imex-ctl can't be started", command=self._command[0], error=error.strerror)
+            log.error("nvidia-imex-ctl cannot be started", command=self._command[0], error=error.strerror)
             return b""
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(self._timeout):
                 output, _ = await process.communicate()
                 return output
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""Between the node program and the IMEX agent of one node: a unix socket, frames of JSON both ways.
+"""The protocol between `imex node` and `imex daemon` on one node: JSON messages over a unix socket.
 
-The node program sends a `Membership` whenever it changes; the agent sends its `DaemonState` at once and
-whenever it changes. A frame is a length (four bytes, big endian) and JSON, 64 KiB at most.
+`imex node` sends a `MemberList` whenever it changes. `imex daemon` sends its `DaemonState` at once and whenever it
+changes. A frame is a length (four bytes, big endian) and a JSON message of at most 64 KiB.
 """
 
 import asyncio
@@ -15,41 +15,50 @@ from msgspec import Struct
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base.errors import Rejected
 
-LONGEST = 64 * 1024
+MAX_MESSAGE_SIZE = 64 * 1024
 _HEADER = struct.Struct(">I")
 
 M = TypeVar("M", bound=Struct)
 
 
 class DaemonState(Struct, frozen=True, rename="camel"):
-    """What the agent knows of the process it keeps; `problem` is one sentence, if there is one."""
+    """The state of nvidia-imex and the member list that it runs with."""
 
     state: ImexState = ImexState.UNAVAILABLE
     partition: str = ""
-    slot: int = -1
+    index: int = -1
     generation: int = 0
-    connected: tuple[int, ...] = ()
+    connected: tuple[int, ...] | None = None
+    """Indexes of the members that are connected in both directions, as nvidia-imex-ctl last reported them. None:
+    not known, which is not the same as not connected.
+    """
+    unreported_since: str = ""
+    """When nvidia-imex-ctl last reported connections, if that is long ago; RFC 3339."""
     problem: str = ""
+    """One sentence; empty if there is none."""
 
 
 def frame(message: Struct) -> bytes:
     body = msgspec.json.encode(message)
-    if len(body) > LONGEST:
-        raise Rejected(f"a message of {len(body)} bytes is too long: {LONGEST} are allowed")
+    _check_size(len(body))
     return _HEADER.pack(len(body)) + body
 
 
 async def messages(reader: asyncio.StreamReader, type_: type[M]) -> AsyncIterator[M]:
-    """Until the other side closes; Rejected if it sends what is no such message."""
+    """Yields messages until the peer closes the connection; raises Rejected if it sends anything else."""
     while True:
         try:
             (length,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-            if length > LONGEST:
-                raise Rejected(f"a message of {length} bytes is too long: {LONGEST} are allowed")
+            _check_size(length)
             body = await reader.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         try:
             yield msgspec.json.decode(body, type=type_)
-        except ValueError as error:  # of msgspec's own, or because it is no UTF-8
+        except (ValueError, RecursionError) as error:  # msgspec's own errors, or invalid UTF-8
             raise Rejected(f"not a {type_.__name__}: {error}") from error
+
+
+def _check_size(length: int) -> None:
+    if length > MAX_MESSAGE_SIZE:
+        raise Rejected(f"a message of {length} bytes is longer than the limit of {MAX_MESSAGE_SIZE} bytes")

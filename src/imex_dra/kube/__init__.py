@@ -1,1 +1,1 @@
-"""A small controller runtime: reflectors fill stores, changes fill queues, workers reconcile."""
+"""A small controller runtime: reflectors fill stores, changes fill work queues, workers reconcile."""

@@ -1,20 +1,35 @@
-"""How long to wait before the next try: doubling, with jitter, so that a crowd does not return at once."""
+"""Exponential back-off with jitter, so that many clients do not retry at the same moment."""
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from imex_dra.base.chance import fraction
+# Not the generator of the `random` module: property tests seed it, and all jitter would then be the same.
+_generator: random.Random = random.SystemRandom()
+
+
+def random_fraction() -> float:
+    """A random number in [0, 1)."""
+    return _generator.random()
+
+
+def use_generator(generator: random.Random) -> None:
+    """For simulations, which must be reproducible."""
+    global _generator
+    _generator = generator
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
+    """Seconds."""
+
     first: float
     limit: float
-    jitter: Callable[[], float] = fraction
-    """From [0, 1); half of every delay is random."""
+    jitter: Callable[[], float] = random_fraction
+    """A number in [0, 1). Half of every delay is fixed; the other half is multiplied by this number."""
 
     def delay(self, failures: int) -> float:
-        """For the given number of failures in a row, one at least."""
+        """After this number of consecutive failures."""
         exponent = min(max(failures, 1) - 1, 60)
         full = min(self.limit, self.first * 2.0**exponent)
         return full * (0.5 + 0.5 * self.jitter())

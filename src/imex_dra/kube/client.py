@@ -1,15 +1,15 @@
-"""Requests to the API server, typed by the resource they are about, with our own errors.
+"""A typed client of the API server that raises the errors of `base.errors`.
 
-What is retried here is only what is safe to retry without knowing what the caller meant: a request that the
-server says it did not take (429), and reads. Everything else is the caller's decision, because a write that
-timed out may have happened.
+It retries only what is always safe to repeat: requests that the server did not process (429), and reads. All other
+retries are up to the caller, because a write that timed out may have been applied.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from copy import copy
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
 import httpx2
 import msgspec
@@ -17,23 +17,24 @@ from lightkube.core.exceptions import ConfigError
 from msgspec import Struct
 
 from imex_dra.api.meta import Key, Object, Resource, T, key_of
-from imex_dra.base.errors import ApiRetryable, Gone, TooManyRequests, Unavailable
+from imex_dra.base.errors import ApiRetryable, Gone, TooManyRequests, Unavailable, Undecodable
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.connection import connect
+from imex_dra.kube.decoding import ObjectDecoder, decode
 from imex_dra.kube.status import error_from
 
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-_BROKEN = (httpx2.HTTPError, OSError, ConfigError)
-"""No answer: the line, TLS (an OSError of its own in mid-stream), or credentials that can't be had right now."""
+_CONNECTION_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
+"""OSError: a TLS error in the middle of a stream. ConfigError: credentials that cannot be read at the moment."""
 
-_TRIES = 4
-_PAGE = 500
+_ATTEMPTS = 4
+_PAGE_SIZE = 500
 
 
 Lines = list[bytes]
-"""Whole lines, as many as had arrived."""
+"""The complete lines of one read."""
 
 
 class ListMeta(Struct, rename="camel"):
@@ -46,16 +47,19 @@ class Page(Struct, Generic[T]):
     items: list[msgspec.Raw] | None = None
 
 
+_pages: msgspec.json.Decoder[Page[Any]] = msgspec.json.Decoder(Page)
+
+
 class Selection(Struct, frozen=True):
-    """Which objects of a kind: everything, by default."""
+    """Which objects of a kind to list or watch; all by default."""
 
     namespace: str = ""
     labels: str = ""
     fields: str = ""
 
     def parameters(self) -> dict[str, str]:
-        chosen = {"labelSelector": self.labels, "fieldSelector": self.fields}
-        return {name: value for name, value in chosen.items() if value}
+        selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: value for name, value in selectors.items() if value}
 
 
 EVERYTHING = Selection()
@@ -65,44 +69,64 @@ class Client:
     def __init__(self, http: httpx2.AsyncClient, *, backoff: Backoff | None = None) -> None:
         self._http = http
         self._backoff = backoff or Backoff(0.1, 2.0)
+        self._attempts = _ATTEMPTS
         self.field_manager = http.headers["User-Agent"].partition("/")[0]
 
     @classmethod
     def connect(cls, component: str, kubeconfig: Path | None = None) -> "Client":
         return cls(connect(component, kubeconfig))
 
+    def without_retries(self) -> Self:
+        """The same connections for a caller that has its own deadline, and reports the server's last answer."""
+        client = copy(self)
+        client._attempts = 1
+        return client
+
     async def close(self) -> None:
         await self._http.aclose()
 
     async def get(self, resource: Resource[T], key: Key) -> T:
-        return msgspec.json.decode(await self.get_raw(resource, key), type=resource.type)
+        return ObjectDecoder(resource).decode(await self.get_raw(resource, key))
 
     async def get_raw(self, resource: Resource[T], key: Key) -> bytes:
         return await self._request("GET", resource.path(key.namespace, key.name))
 
+    async def list_decodable(self, resource: Resource[T], selection: Selection = EVERYTHING) -> list[T]:
+        """Without objects that cannot be decoded: only for callers that conclude nothing from a missing object."""
+        decoder, found = ObjectDecoder(resource), []
+        async for page in self.pages(resource, selection):
+            for raw in page.items or ():
+                with suppress(Undecodable):
+                    found.append(decoder.decode(raw))
+        return found
+
     async def list(self, resource: Resource[T], selection: Selection = EVERYTHING) -> list[T]:
-        decoder = msgspec.json.Decoder(resource.type)
+        """Raises Undecodable if an object cannot be decoded: a list that lacks an object must not look
+        complete.
+        """
+        decoder = ObjectDecoder(resource)
         return [decoder.decode(raw) async for page in self.pages(resource, selection) for raw in page.items or ()]
 
     async def pages(
         self, resource: Resource[T], selection: Selection = EVERYTHING, **parameters: str
     ) -> AsyncIterator[Page[T]]:
-        """Raises Gone when the list took so long that its snapshot was compacted away."""
-        query = {"limit": str(_PAGE), **selection.parameters(), **parameters}
+        """Raises Gone if etcd was compacted before the last page was read."""
+        query = {"limit": str(_PAGE_SIZE), **selection.parameters(), **parameters}
         while True:
             body = await self._request("GET", resource.path(selection.namespace), params=query)
-            page = msgspec.json.decode(body, type=Page[T])
+            page: Page[T] = await _page(resource, body)
             yield page
             if not page.metadata.continue_:
                 return
             query = {**query, "continue": page.metadata.continue_}
+            # The API server rejects a continue token together with a resourceVersion.
             query.pop("resourceVersion", None)
             query.pop("resourceVersionMatch", None)
 
     async def create(self, resource: Resource[T], obj: T) -> T:
         path = resource.path(obj.metadata.namespace)
         body = await self._request("POST", path, content=encode(resource, obj))
-        return msgspec.json.decode(body, type=resource.type)
+        return ObjectDecoder(resource).decode(body)
 
     async def patch(
         self,
@@ -121,10 +145,10 @@ class Client:
             headers={"Content-Type": content_type},
             params=parameters,
         )
-        return msgspec.json.decode(body, type=resource.type)
+        return ObjectDecoder(resource).decode(body)
 
     async def delete(self, resource: Resource[T], obj: T) -> None:
-        """Deletes this very object, not a namesake that came after it."""
+        """Deletes the object with this UID, never a later object of the same name."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": obj.metadata.uid}}
         key = key_of(obj)
         await self._request("DELETE", resource.path(key.namespace, key.name), content=msgspec.json.encode(options))
@@ -133,7 +157,7 @@ class Client:
     async def watch(
         self, resource: Resource[T], selection: Selection, *, inactivity: float, **parameters: str
     ) -> AsyncIterator[AsyncIterator[Lines]]:
-        """The lines of a watch. It ends with Unavailable after `inactivity` seconds without a byte."""
+        """The lines of a watch. Raises Unavailable after `inactivity` seconds without data."""
         request = self._http.build_request(
             "GET",
             resource.path(selection.namespace),
@@ -149,7 +173,7 @@ class Client:
                 yield _lines(response.aiter_bytes())
             finally:
                 await response.aclose()
-        except _BROKEN as error:
+        except _CONNECTION_ERRORS as error:
             raise _unavailable(request, error) from error
 
     async def _request(
@@ -161,8 +185,7 @@ class Client:
         headers: dict[str, str] | None = None,
         params: dict[str, str] | None = None,
     ) -> bytes:
-        """Sends, and sends again what is safe to repeat."""
-        for failures in range(1, _TRIES + 1):
+        for attempt in range(1, self._attempts + 1):
             request = self._http.build_request(
                 method,
                 path,
@@ -173,19 +196,19 @@ class Client:
             try:
                 return await self._send(request)
             except TooManyRequests as error:
-                if failures == _TRIES:
+                if attempt == self._attempts:
                     raise
-                await asyncio.sleep(max(error.retry_after, self._backoff.delay(failures)))
+                await asyncio.sleep(max(error.retry_after, self._backoff.delay(attempt)))
             except ApiRetryable as error:
-                if failures == _TRIES or method != "GET" or isinstance(error, Gone):
+                if attempt == self._attempts or method != "GET" or isinstance(error, Gone):
                     raise
-                await asyncio.sleep(self._backoff.delay(failures))
+                await asyncio.sleep(self._backoff.delay(attempt))
         raise AssertionError("unreachable")
 
     async def _send(self, request: httpx2.Request) -> bytes:
         try:
             response = await self._http.send(request)
-        except _BROKEN as error:
+        except _CONNECTION_ERRORS as error:
             raise _unavailable(request, error) from error
         if response.is_error:
             raise error_from(request, response.status_code, response.headers, response.content)
@@ -194,7 +217,19 @@ class Client:
 
 def encode(resource: Resource[Any], obj: Object) -> bytes:
     body = {"apiVersion": resource.api_version, "kind": resource.kind}
-    return msgspec.json.encode(body | msgspec.to_builtins(obj))
+    return msgspec.json.encode(body | msgspec.to_builtins(obj, enc_hook=msgspec.json.decode))
+
+
+async def _page(resource: Resource[T], body: bytes) -> Page[T]:
+    try:
+        return _pages.decode(body)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        # In a thread: to repair a page of large hostile objects takes seconds, in which the Lease must be renewed.
+        return await asyncio.to_thread(decode, _pages, body)
+    except ValueError as error:
+        raise Unavailable(f"list of {resource.plural}: malformed response: {error}") from error
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
@@ -206,4 +241,4 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[Lines]:
 
 def _unavailable(request: httpx2.Request, error: Exception) -> Unavailable:
     cause = str(error) or type(error).__name__
-    return Unavailable(f"{request.method} {request.url.path}: no answer from {request.url.host}: {cause}")
+    return Unavailable(f"{request.method} {request.url.path}: no response from {request.url.host}: {cause}")

@@ -1,12 +1,12 @@
-"""Conditions: the transition time moves only when the status does."""
+"""Conditions of API objects: lastTransitionTime changes only together with the status."""
 
 from datetime import datetime
 
 from imex_dra.api.meta import Condition
 from imex_dra.base.clock import rfc3339
 
-_LONGEST = 32768
-"""The API's limit: a longer message would have the whole status refused, and with it all that it says."""
+_MAX_MESSAGE = 32768
+"""Characters. The CRD's limit: the API server rejects the whole status if a message is longer."""
 
 
 def with_condition(
@@ -19,15 +19,15 @@ def with_condition(
     now: datetime,
     generation: int = 0,
 ) -> tuple[Condition, ...]:
-    """The conditions with this one set; `None` means Unknown."""
+    """The conditions with this one added or replaced. A status of None is Unknown."""
     old = find_condition(conditions, type_)
-    word = "Unknown" if status is None else str(status)
-    since = old.last_transition_time if old and old.status == word else rfc3339(now)
+    value = "Unknown" if status is None else str(status)
+    since = old.last_transition_time if old and old.status == value else rfc3339(now)
     new = Condition(
         type=type_,
-        status=word,
+        status=value,
         reason=reason,
-        message=message if len(message) <= _LONGEST else message[: _LONGEST - 1] + "…",
+        message=message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…",
         last_transition_time=since,
         observed_generation=generation,
     )

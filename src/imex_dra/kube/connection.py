@@ -1,4 +1,4 @@
-"""How a program reaches its API server: in-cluster, then KUBECONFIG, as lightkube reads them."""
+"""HTTP connections to the API server, configured by the pod's service account or a kubeconfig."""
 
 import socket
 from pathlib import Path
@@ -14,31 +14,31 @@ from imex_dra.base.errors import Misconfigured
 
 _TIMEOUT = httpx2.Timeout(10)
 _CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
-"""Each watch holds a connection; httpx's own limit of a hundred would stop a simulated rack.
+"""Each watch uses a connection, and a simulated rack has more watches than httpx's default limit of 100.
 
-One that rests stays open for a minute, so that the next pod's claim is read without a handshake (httpx: 5 s); the
-API server would close it after 90 s.
+Idle connections are kept for 60 s (httpx: 5 s), so that most prepares read their claim without a TLS handshake.
+The API server closes idle connections after 90 s.
 """
-_PROBES = [
+_KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
-"""A resting connection to an API server that vanished without a word ends after 16 s; what is sent on it before
-that waits for its own 10 s.
+"""An idle connection to an API server that disappeared is closed after 16 s. A request on it before that fails
+with its own timeout of 10 s.
 """
 
 
 def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClient:
-    """An authenticated HTTP client. The user agent is what API write budgets are counted by."""
+    """`component` is the user agent, and the field manager of server-side apply."""
     config = _load(kubeconfig)
     parameters = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
     parameters["transport"] = httpx2.AsyncHTTPTransport(
         verify=parameters["verify"],
         limits=_CONNECTIONS,
         trust_env=parameters["trust_env"],
-        socket_options=_PROBES,
+        socket_options=_KEEPALIVE,
     )
     return httpx2.AsyncClient(**parameters, headers={"User-Agent": f"{component}/{__version__}"})
 

@@ -1,13 +1,16 @@
-"""Events: told once, then counted.
+"""Records Kubernetes Events without flooding the API server.
 
-The same thing said about the same object again within the window becomes a series on the first Event,
-written at most once per `quiet` seconds, so that a failing loop can't flood the API server. Telling never
-blocks and never fails the teller: when the API server can't take Events, the oldest wait in a bounded line
-and the rest are dropped.
+The first occurrence creates an Event. The same Event again within `window` seconds becomes a series on the first
+one, and the series is written at most every `series_interval` seconds.
+
+Recording never blocks and never fails: Events wait in a bounded queue, and when the queue is full, new ones are
+dropped. One namespace can create only a part of that number within `window` seconds, so that it can neither fill
+the queue nor keep the Events of other namespaces out.
 """
 
 import asyncio
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -17,7 +20,7 @@ from imex_dra.api.meta import Key, Object, ObjectMeta, Resource, key_of
 from imex_dra.api.reasons import Reason
 from imex_dra.api.views import EVENTS, Event, EventSeries, ObjectReference
 from imex_dra.base.clock import Clock, rfc3339_micro
-from imex_dra.base.errors import AlreadyExists, ImexError
+from imex_dra.base.errors import AlreadyExists, ImexError, NamespaceTerminating, NotFound
 from imex_dra.kube.client import Client
 
 log = structlog.get_logger()
@@ -25,12 +28,16 @@ log = structlog.get_logger()
 _MAX_NOTE = 1024
 """Bytes, not characters."""
 
-_MAX_WAITING = 1000
+_MAX_PENDING = 1000
+_MAX_PER_NAMESPACE = 200
+"""Events that objects of one namespace can create within `window` seconds."""
 
 
 @dataclass(slots=True)
-class _Told:
+class _Recorded:
     key: Key
+    namespace: str
+    """Of the object; empty for a cluster-scoped one, whose Events are not limited."""
     first: float
     count: int = 1
     written: float = 0.0
@@ -38,60 +45,74 @@ class _Told:
 
 class EventRecorder:
     def __init__(
-        self, client: Client, instance: str, clock: Clock, *, window: float = 600.0, quiet: float = 30.0
+        self, client: Client, instance: str, clock: Clock, *, window: float = 600.0, series_interval: float = 30.0
     ) -> None:
         self._client = client
         self._instance = instance
         self._clock = clock
         self._window = window
-        self._quiet = quiet
-        self._told: dict[str, _Told] = {}
-        self._waiting: asyncio.Queue[Event] = asyncio.Queue(_MAX_WAITING)
+        self._series_interval = series_interval
+        self._recorded: dict[str, _Recorded] = {}
+        self._created: Counter[str] = Counter()
+        """Number of recorded Events, by namespace."""
+        self._pending: asyncio.Queue[Event] = asyncio.Queue(_MAX_PENDING)
 
     def warn(self, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> None:
-        self._tell("Warning", resource, obj, reason, message)
+        self._record("Warning", resource, obj, reason, message)
 
     def note(self, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> None:
-        self._tell("Normal", resource, obj, reason, message)
+        self._record("Normal", resource, obj, reason, message)
 
     async def run(self) -> NoReturn:
         while True:
-            await self._write(await self._waiting.get())
-            self._waiting.task_done()
+            await self._write(await self._pending.get())
+            self._pending.task_done()
 
     @property
-    def waiting(self) -> int:
-        return self._waiting.qsize()
+    def pending(self) -> int:
+        return self._pending.qsize()
 
     async def flush(self) -> None:
-        """Returns when everything told so far was written or given up."""
-        await self._waiting.join()
+        """Returns when every Event recorded so far was written or dropped."""
+        await self._pending.join()
 
-    def _tell(self, kind: str, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> None:
+    def _record(self, type_: str, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> None:
         now = self._clock.monotonic()
-        identity = f"{obj.metadata.uid}/{kind}/{reason}/{message}"
+        identity = f"{obj.metadata.uid}/{type_}/{reason}/{message}"
         self._forget_before(now - self._window)
-        told = self._told.get(identity)
-        if told is None:
-            event = self._event(kind, resource, obj, reason, message)
-            if self._enqueue(event):
-                self._told[identity] = _Told(key_of(event), first=now, written=now)
+        recorded = self._recorded.get(identity)
+        if recorded is None:
+            event = self._event(type_, resource, obj, reason, message)
+            if self._admit(event) and self._enqueue(event):
+                self._recorded[identity] = _Recorded(
+                    key_of(event), event.regarding.namespace, first=now, written=now
+                )
+                self._created[event.regarding.namespace] += 1
             return
-        told.count += 1
-        if now - told.written >= self._quiet:
-            told.written = now
-            self._enqueue(self._series(told))
+        recorded.count += 1
+        if now - recorded.written >= self._series_interval:
+            recorded.written = now
+            self._enqueue(self._series(recorded))
 
-    def _forget_before(self, moment: float) -> None:
-        """The dict is in the order of telling, so the old ones are in front."""
-        while self._told and (oldest := next(iter(self._told.items())))[1].first <= moment:
-            del self._told[oldest[0]]
+    def _forget_before(self, time: float) -> None:
+        # The dict is in the order of the first occurrence, so the oldest entries come first.
+        while self._recorded and (oldest := next(iter(self._recorded.items())))[1].first <= time:
+            self._forget(oldest[0])
 
-    def _forget(self, key: Key) -> None:
-        """It is not on the server, so the next time it is told anew."""
-        self._told = {identity: told for identity, told in self._told.items() if told.key != key}
+    def _forget(self, identity: str) -> None:
+        namespace = self._recorded.pop(identity).namespace
+        self._created[namespace] -= 1
+        if not self._created[namespace]:
+            del self._created[namespace]
 
-    def _event(self, kind: str, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> Event:
+    def _admit(self, event: Event) -> bool:
+        namespace = event.regarding.namespace
+        if not namespace or self._created[namespace] < _MAX_PER_NAMESPACE:
+            return True
+        log.debug("Event dropped, its namespace has too many", namespace=namespace, reason=event.reason)
+        return False
+
+    def _event(self, type_: str, resource: Resource[Any], obj: Object, reason: Reason, message: str) -> Event:
         key, now = key_of(obj), self._clock.now()
         suffix = hashlib.sha256(f"{obj.metadata.uid}{reason}{message}{now}".encode()).hexdigest()[:16]
         return Event(
@@ -108,22 +129,22 @@ class EventRecorder:
                 name=key.name,
                 uid=obj.metadata.uid,
             ),
-            note=_shortened(message),
-            type=kind,
+            note=_truncated(message),
+            type=type_,
         )
 
-    def _series(self, told: _Told) -> Event:
+    def _series(self, recorded: _Recorded) -> Event:
         return Event(
-            metadata=ObjectMeta(name=told.key.name, namespace=told.key.namespace),
-            series=EventSeries(count=told.count, last_observed_time=rfc3339_micro(self._clock.now())),
+            metadata=ObjectMeta(name=recorded.key.name, namespace=recorded.key.namespace),
+            series=EventSeries(count=recorded.count, last_observed_time=rfc3339_micro(self._clock.now())),
         )
 
     def _enqueue(self, event: Event) -> bool:
         try:
-            self._waiting.put_nowait(event)
+            self._pending.put_nowait(event)
             return True
         except asyncio.QueueFull:
-            log.debug("an Event was dropped, too many wait already", reason=event.reason, note=event.note)
+            log.debug("Event dropped, the queue is full", reason=event.reason, note=event.note)
             return False
 
     async def _write(self, event: Event) -> None:
@@ -136,11 +157,15 @@ class EventRecorder:
         except AlreadyExists:
             pass
         except ImexError as error:
-            self._forget(key_of(event))
-            log.warning("an Event could not be written", reason=event.reason, note=event.note, error=str(error))
+            # The Event is not on the server, so its next occurrence must create it.
+            for identity in [i for i, entry in self._recorded.items() if entry.key == key_of(event)]:
+                self._forget(identity)
+            ordinary = isinstance(error, NamespaceTerminating | NotFound)
+            report = log.debug if ordinary else log.warning
+            report("Event not written", reason=event.reason, note=event.note, error=str(error))
 
 
-def _shortened(message: str) -> str:
+def _truncated(message: str) -> str:
     encoded = message.encode()
     if len(encoded) <= _MAX_NOTE:
         return message

@@ -1,11 +1,14 @@
-"""Leader election on a Lease: of all replicas at most one works.
+"""Leader election on a Lease: at most one replica works at a time.
 
-A holder renews; everybody else watches how long the record stays unchanged, by their own monotonic clock,
-because the clocks of two machines need not agree. A rival may take over `duration` seconds after it first saw
-the record as it is, and it can't see a renewal before it was sent. So a holder that could not renew for
-`deadline` seconds since it *sent* its last good renewal stops; `deadline` is shorter than `duration`, and the
-difference is the time its work has to end before anybody else may start. A Lease that somebody deleted still
-binds whoever has seen it, and ends its holder's work; only a candidate that came later can't know of it.
+The holder renews the Lease. Every other candidate measures, on its own monotonic clock, how long the Lease stays
+unchanged, because the clocks of two machines need not agree. A candidate may take over `lease_duration` seconds
+after it first saw the current version, and it cannot see a renewal before the holder sent it. Therefore the
+holder stops its work when it has not renewed for `renew_deadline` seconds, counted from the moment it *sent* the
+last successful renewal. `renew_deadline` is shorter than `lease_duration`; the difference is the time that the
+work has to stop before another candidate may start.
+
+If the Lease is deleted, the holder stops, and candidates that have seen it still wait for it to expire. Only a
+candidate that starts later cannot know of it.
 """
 
 import asyncio
@@ -23,15 +26,17 @@ from imex_dra.kube.client import Client
 
 log = structlog.get_logger()
 
-_TICK = 0.001
-"""A clock may stop this short of a deadline, so that closer than this counts as passed."""
+_RESOLUTION = 0.001
+"""Seconds. A timer may fire slightly early: a deadline that is closer than this has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    duration: int = 15
-    deadline: float = 10.0
-    period: float = 2.0
+    """Seconds; the same defaults as client-go."""
+
+    lease_duration: int = 15
+    renew_deadline: float = 10.0
+    retry_period: float = 2.0
 
 
 class LostLeadership(Retryable):
@@ -52,64 +57,66 @@ class LeaderElection:
         self._log = log.bind(lease=str(key), identity=identity)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Waits for leadership, then works until the work ends; LostLeadership if it had to stop before."""
+        """Waits for leadership, then runs the work. Raises LostLeadership if the work had to be stopped."""
         renewed = await self._acquire()
-        self._log.info("leading")
+        self._log.info("became leader")
         working = asyncio.ensure_future(work())
-        renewing = asyncio.create_task(self._renew_for_ever(renewed))
+        renewing = asyncio.create_task(self._renew_forever(renewed))
         try:
             await asyncio.wait({working, renewing}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             try:
-                await _end(working)
+                # The work first: renewal must go on until it has stopped.
+                await _stop(working)
             finally:
-                trouble = await _end(renewing)
-            if not isinstance(trouble, LostLeadership):
+                failure = await _stop(renewing)
+            if not isinstance(failure, LostLeadership):
                 await self._release()
-        if trouble is not None and working.cancelled():
-            raise trouble
+        if failure is not None and working.cancelled():
+            raise failure
         await working
 
     async def _acquire(self) -> float:
-        """When the write was sent that made us the holder. One whose answer came too late is made again."""
+        """Returns when the write was sent that made us the holder."""
         while True:
             try:
-                sent = await self._take()
-                if sent is not None and self._clock.monotonic() - sent < self._timing.deadline:
+                # After a slow response the Lease may already have expired: acquire it again.
+                sent = await self._try_acquire()
+                if sent is not None and self._clock.monotonic() - sent < self._timing.renew_deadline:
                     return sent
             except ImexError as error:
-                self._log.warning("can't take part in the election", error=str(error))
-            await asyncio.sleep(self._timing.period)
+                self._log.warning("could not try to acquire the Lease", error=str(error))
+            await asyncio.sleep(self._timing.retry_period)
 
-    async def _take(self) -> float | None:
+    async def _try_acquire(self) -> float | None:
         try:
             self._observe(await self._client.get(LEASES, self._key))
-            write = self._rewrite
+            write = self._update
         except NotFound:
             write = self._create
         sent = self._clock.monotonic()
-        return sent if self._is_free() and await write() else None
+        return sent if self._is_available() and await write() else None
 
-    async def _rewrite(self) -> bool:
-        return await self._write(self._record(taking=True))
+    async def _update(self) -> bool:
+        return await self._write(self._spec(acquiring=True))
 
     async def _create(self) -> bool:
-        lease = Lease(ObjectMeta(name=self._key.name, namespace=self._key.namespace), self._record(taking=True))
+        lease = Lease(ObjectMeta(name=self._key.name, namespace=self._key.namespace), self._spec(acquiring=True))
         try:
             self._observe(await self._client.create(LEASES, lease))
         except AlreadyExists:
             return False
         return True
 
-    async def _renew_for_ever(self, renewed: float) -> None:
-        """Ends with LostLeadership, when the deadline passed or somebody else holds the Lease."""
+    async def _renew_forever(self, renewed: float) -> None:
+        """Raises LostLeadership when the renew deadline has passed or the Lease is lost."""
         while True:
-            expires = renewed + self._timing.deadline
-            await asyncio.sleep(min(self._timing.period, max(0.0, expires - self._clock.monotonic())))
+            expires = renewed + self._timing.renew_deadline
+            await asyncio.sleep(min(self._timing.retry_period, max(0.0, expires - self._clock.monotonic())))
             sent = self._clock.monotonic()
             remaining = expires - sent
-            if remaining < _TICK:
-                raise LostLeadership(f"Lease {self._key}: not renewed for {self._timing.deadline:g} s")
+            if remaining < _RESOLUTION:
+                raise LostLeadership(f"Lease {self._key}: not renewed for {self._timing.renew_deadline:g} s")
             try:
                 async with asyncio.timeout(remaining):
                     if await self._renew():
@@ -121,32 +128,34 @@ class LeaderElection:
             except NotFound:
                 raise LostLeadership(f"Lease {self._key} was deleted") from None
             except ImexError as error:
-                self._log.warning("renewing failed", error=str(error))
+                self._log.warning("could not renew the Lease", error=str(error))
 
     async def _renew(self) -> bool:
-        if await self._write(self._record(taking=False)):
+        if await self._write(self._spec(acquiring=False)):
             return True
         self._observe(await self._client.get(LEASES, self._key))
         assert self._seen is not None
         holder = self._seen.spec.holder_identity
         if holder != self._identity:
-            raise LostLeadership(f"Lease {self._key} is held by {holder or 'nobody'} now")
+            now = f"held by {holder}" if holder else "released"
+            raise LostLeadership(f"Lease {self._key} is {now}, not held by {self._identity}")
         return False
 
     async def _release(self) -> None:
-        """Lets a rival start at once; failing to do so only costs it the wait."""
-        record = msgspec.structs.replace(self._record(taking=False), holder_identity="", lease_duration_seconds=1)
+        """Lets the next candidate start at once. If this fails, it has to wait until the Lease expires."""
+        spec = msgspec.structs.replace(self._spec(acquiring=False), holder_identity="", lease_duration_seconds=1)
         try:
-            async with asyncio.timeout(self._timing.period):
-                await self._write(record)
+            async with asyncio.timeout(self._timing.retry_period):
+                await self._write(spec)
         except (ImexError, TimeoutError) as error:
-            self._log.info("the Lease was not released and will run out", error=str(error))
+            self._log.info("could not release the Lease, it will expire", error=str(error))
 
-    async def _write(self, record: LeaseSpec) -> bool:
-        """False if the Lease has changed since it was seen."""
+    async def _write(self, spec: LeaseSpec) -> bool:
+        """False if the Lease has changed since it was last seen."""
         assert self._seen is not None
-        spec = {"holderIdentity": "", **msgspec.to_builtins(record)}
-        patch = {"metadata": {"resourceVersion": self._seen.metadata.resource_version}, "spec": spec}
+        # A view omits empty fields, but a released Lease must show that it has no holder.
+        fields = {"holderIdentity": "", **msgspec.to_builtins(spec)}
+        patch = {"metadata": {"resourceVersion": self._seen.metadata.resource_version}, "spec": fields}
         try:
             self._observe(await self._client.patch(LEASES, self._key, patch))
         except Conflict:
@@ -157,29 +166,29 @@ class LeaderElection:
         if self._seen is None or lease.metadata.resource_version != self._seen.metadata.resource_version:
             self._seen, self._seen_at = lease, self._clock.monotonic()
 
-    def _is_free(self) -> bool:
+    def _is_available(self) -> bool:
         if self._seen is None:
             return True
         spec = self._seen.spec
         unchanged = self._clock.monotonic() - self._seen_at
         return spec.holder_identity in ("", self._identity) or unchanged > spec.lease_duration_seconds
 
-    def _record(self, *, taking: bool) -> LeaseSpec:
+    def _spec(self, *, acquiring: bool) -> LeaseSpec:
         now = rfc3339_micro(self._clock.now())
         last = self._seen.spec if self._seen else LeaseSpec()
         return LeaseSpec(
             holder_identity=self._identity,
-            lease_duration_seconds=self._timing.duration,
-            acquire_time=now if taking else last.acquire_time,
+            lease_duration_seconds=self._timing.lease_duration,
+            acquire_time=now if acquiring else last.acquire_time,
             renew_time=now,
-            lease_transitions=last.lease_transitions + (1 if taking and self._seen else 0),
+            lease_transitions=last.lease_transitions + (1 if acquiring and self._seen else 0),
         )
 
 
-async def _end(task: asyncio.Future[None]) -> BaseException | None:
-    """Cancels the task and waits until it has really stopped, even if we are cancelled meanwhile.
+async def _stop(task: asyncio.Future[None]) -> BaseException | None:
+    """Cancels the task and waits until it has ended, even if the caller is cancelled meanwhile.
 
-    Returns what it died of, if it was not our doing.
+    Returns the exception of a task that failed by itself.
     """
     task.cancel()
     cancelled = False

@@ -1,9 +1,9 @@
-"""The smallest merge patch that turns one version of an object into another.
+"""Minimal merge patches from one version of a view to another.
 
-A view does not hold every field of its object, so nothing is ever written back whole. A merge patch leaves
-alone what it does not name, except inside lists, which it replaces; there, fields that we don't know are
-carried over from the live object, entry by entry, by the list's map keys. So what a newer version of this
-project wrote survives an older one.
+A view holds only some fields of its object and is never written back as a whole. A merge patch leaves fields
+alone that it does not name, except in lists, which it replaces. In a list, unknown fields are copied from the
+live object, entry by entry, matched by the list's map keys. So fields that a newer version of this project wrote
+survive an older one.
 """
 
 from typing import Any
@@ -15,25 +15,28 @@ from msgspec import inspect as ms
 from imex_dra.api.meta import Object, Resource, T, key_of
 from imex_dra.base.errors import Conflict
 from imex_dra.kube.client import APPLY_PATCH, Client
+from imex_dra.kube.decoding import decode
 
 Json = dict[str, Any]
 
+_json = msgspec.json.Decoder(Json)
+
 
 def merge_patch(before: Object, after: Object, live: Json) -> Json:
-    """Empty if nothing changed."""
+    """Empty if nothing has changed."""
     info = ms.type_info(type(after))
     assert isinstance(info, ms.StructType)
     return _struct_patch(info, before, after, live)
 
 
 async def patch_changes(client: Client, resource: Resource[T], before: T, after: T, *, subresource: str = "") -> T:
-    """Writes what differs, if anything does, and only if `before` is still what the server has."""
+    """Writes the differences, if there are any. Raises Conflict if the object has changed since `before`."""
     if before == after:
         return before
     version = before.metadata.resource_version
-    live = msgspec.json.decode(await client.get_raw(resource, key_of(before)))
+    live = decode(_json, await client.get_raw(resource, key_of(before)))
     if live["metadata"]["resourceVersion"] != version:
-        raise Conflict(f"{resource.kind} {key_of(before)} has changed since version {version}")
+        raise Conflict(f"{resource.kind} {key_of(before)} has changed since resourceVersion {version}")
     patch = merge_patch(before, after, live)
     if not patch:
         return before
@@ -42,7 +45,10 @@ async def patch_changes(client: Client, resource: Resource[T], before: T, after:
 
 
 async def apply_fields(client: Client, resource: Resource[T], live: T, fields: Json) -> T:
-    """Server-side apply of these fields, by force, unless the live object has them already."""
+    """Sets these fields by server-side apply, unless the live object already has them.
+
+    Raises Conflict if another field manager has set one of them to another value; the message names it.
+    """
     if covers(msgspec.to_builtins(live), fields):
         return live
     key = key_of(live)
@@ -52,9 +58,7 @@ async def apply_fields(client: Client, resource: Resource[T], live: T, fields: J
         **fields,
         "metadata": {**fields.get("metadata", {}), "name": key.name, "uid": live.metadata.uid},
     }
-    return await client.patch(
-        resource, key, body, content_type=APPLY_PATCH, fieldManager=client.field_manager, force="true"
-    )
+    return await client.patch(resource, key, body, content_type=APPLY_PATCH, fieldManager=client.field_manager)
 
 
 def covers(live: Any, fields: Any) -> bool:
@@ -88,7 +92,7 @@ def _change(field: ms.Field, old: Any, new: Any, live: Any) -> Any:
 
 
 def _whole(info: ms.Type, value: Any, live: Any) -> Any:
-    """The value in full, with what only the live object has."""
+    """The complete value, with the unknown fields of the live object."""
     plain = _plain(info)
     if isinstance(plain, ms.VarTupleType) and isinstance(live, list) and (keys := _map_keys(info)):
         return [_whole(plain.item_type, item, _counterpart(item, keys, live)) for item in value]

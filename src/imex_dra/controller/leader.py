@@ -1,0 +1,199 @@
+"""The `imex controller` process: leader election, watches, work queues, and which change triggers which
+reconcile."""
+
+import asyncio
+import secrets
+import socket
+
+from imex_dra.api.computedomain import ComputeDomain
+from imex_dra.api.meta import Key, key_of
+from imex_dra.api.names import LEASE, PartitionId
+from imex_dra.api.nvlinknode import NVLinkNode
+from imex_dra.api.nvlinkpartition import NVLinkPartition
+from imex_dra.api.views import Namespace, Node, ResourceClaim, ResourceClaimTemplate
+from imex_dra.base.clock import Clock
+from imex_dra.controller.caches import (
+    Caches,
+    allows_all_channels,
+    clique_label,
+    is_node_ready,
+    reported_partitions,
+    staying_nodes,
+)
+from imex_dra.controller.cliquelabels import CliqueLabelReconciler
+from imex_dra.controller.computedomains import ComputeDomainReconciler
+from imex_dra.controller.lateclaims import DELAY, LateClaimReporter, became_allocated
+from imex_dra.controller.nvlinkpartitions import NVLinkPartitionReconciler
+from imex_dra.controller.otherdriver import OtherDriverGuard
+from imex_dra.controller.settings import DEFAULTS, Settings
+from imex_dra.kube.client import Client
+from imex_dra.kube.controller import Controller
+from imex_dra.kube.events import EventRecorder
+from imex_dra.kube.lease import LeaderElection
+from imex_dra.kube.queue import WorkQueue
+
+_STATUS_DELAY = 0.6
+"""Seconds in which changes of a ComputeDomain's nodes are gathered into one status write. Long enough that the
+write does not compete with the start of a pod that starts quickly."""
+
+_RELABEL_DELAY = 10.0
+"""Seconds until a clique label that was removed or changed is restored, so that two writers do not overwrite
+each other in a tight loop."""
+
+
+async def run(client: Client, *, namespace: str, settings: Settings = DEFAULTS) -> None:
+    """Waits for the Lease, then reconciles until the Lease is lost or another driver of the same name appears."""
+    identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    election = LeaderElection(client, Key(namespace, LEASE), identity, Clock())
+    guard = OtherDriverGuard(client, identity, namespace, Clock())
+    await election.lead(lambda: guard.run(Leader(client, identity, settings=settings).run))
+
+
+class Leader:
+    """The controllers that run while this process holds the Lease."""
+
+    def __init__(
+        self,
+        client: Client,
+        identity: str,
+        clock: Clock | None = None,
+        *,
+        relabel_delay: float = _RELABEL_DELAY,
+        settings: Settings = DEFAULTS,
+        late_claim_delay: float = DELAY,
+    ) -> None:
+        self._client = client
+        self._clock = clock or Clock()
+        self._settings = settings
+        self._relabel_delay = relabel_delay
+        self._late_claim_delay = late_claim_delay
+        self._caches = Caches()
+        self._partitions: WorkQueue[PartitionId] = WorkQueue()
+        self._compute_domains: WorkQueue[Key] = WorkQueue(group=lambda key: key.namespace)
+        self._nodes: WorkQueue[Key] = WorkQueue()
+        self._claims: WorkQueue[Key] = WorkQueue()
+        self._events = EventRecorder(client, identity, self._clock)
+
+    async def run(self) -> None:
+        client, caches, events, clock = self._client, self._caches, self._events, self._clock
+        partitions = NVLinkPartitionReconciler(client, caches, events, clock, self._settings)
+        domains = ComputeDomainReconciler(client, caches, events, clock)
+        labels = CliqueLabelReconciler(client, caches, events, clock)
+        late_claims = LateClaimReporter(caches, events)
+        self._subscribe()
+        reflectors = self._caches.reflectors(self._client)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run())
+            for reflector in reflectors:
+                group.create_task(reflector.run())
+            # A cache that is not synced lacks objects that exist: a plan from it would drop members and demand.
+            for reflector in reflectors:
+                await reflector.synced.wait()
+            group.create_task(Controller("partitions", self._partitions, partitions.reconcile, workers=4).run())
+            group.create_task(Controller("domains", self._compute_domains, domains.reconcile, workers=4).run())
+            group.create_task(Controller("nodes", self._nodes, labels.reconcile).run())
+            group.create_task(Controller("claims", self._claims, late_claims.reconcile).run())
+
+    def _subscribe(self) -> None:
+        self._caches.compute_domains.subscribe(self._compute_domain_changed)
+        self._caches.claims.subscribe(self._claim_changed)
+        self._caches.templates.subscribe(self._template_changed)
+        self._caches.partitions.subscribe(self._partition_changed)
+        self._caches.nvlink_nodes.subscribe(self._nvlink_node_changed)
+        self._caches.nodes.subscribe(self._node_changed)
+        self._caches.namespaces.subscribe(self._namespace_changed)
+
+    def _compute_domain_changed(self, old: ComputeDomain | None, new: ComputeDomain | None) -> None:
+        for domain in filter(None, (old, new)):
+            self._compute_domains.add(key_of(domain))
+            for partition in self._caches.partitions.by("holder", domain.metadata.uid):
+                self._partitions.add(PartitionId(partition.metadata.name))
+            for claim in self._caches.claims.by("domain", domain.metadata.uid):
+                self._enqueue_partitions(claim)
+
+    def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        for claim in filter(None, (old, new)):
+            self._enqueue_partitions(claim)
+            for uid in claim.domain_uids | claim.waits_for_domain_uids:
+                self._enqueue_compute_domain(uid)
+        if new is not None and became_allocated(old, new):
+            self._claims.add_after(key_of(new), self._late_claim_delay)
+
+    def _enqueue_partitions(self, claim: ResourceClaim) -> None:
+        for node in claim.nodes:
+            self._enqueue_partitions_of_node(node)
+
+    def _enqueue_compute_domain(self, uid: str) -> None:
+        domain = self._caches.compute_domain(uid)
+        if domain is None:
+            return
+        self._compute_domains.add_after(key_of(domain), _STATUS_DELAY)
+        for partition in self._caches.partitions.by("holder", uid):
+            self._partitions.add(PartitionId(partition.metadata.name))
+
+    def _template_changed(self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None) -> None:
+        """After a deletion, the reconciler creates its template again, or one whose name was taken until now.
+        After a change, the template may have lost its owner reference.
+        """
+        if old is not None:
+            for domain in self._caches.compute_domains.by("template", key_of(old)):
+                self._compute_domains.add(key_of(domain))
+
+    def _partition_changed(self, old: NVLinkPartition | None, new: NVLinkPartition | None) -> None:
+        # The old version counts too: a ComputeDomain that is no longer listed must update its status.
+        uids = set()
+        for partition in filter(None, (old, new)):
+            self._partitions.add(PartitionId(partition.metadata.name))
+            uids |= {entry.compute_domain.uid for entry in partition.status.channels}
+            # A ComputeDomain that waits for a channel here reports why it has none.
+            for member in partition.status.members:
+                for claim in self._caches.claims.by("node", member.node):
+                    uids |= claim.domain_uids
+        for uid in uids:
+            domain = self._caches.compute_domain(uid)
+            if domain is not None:
+                self._compute_domains.add_after(key_of(domain), _STATUS_DELAY)
+        # A node that has left this partition may join another one, which waits for that.
+        for node in staying_nodes(old) ^ staying_nodes(new):
+            self._enqueue_partitions_of_node(node)
+
+    def _nvlink_node_changed(self, old: NVLinkNode | None, new: NVLinkNode | None) -> None:
+        for nvlink_node in filter(None, (old, new)):
+            name = nvlink_node.metadata.name
+            self._nodes.add(Key("", name))
+            for partition in self._caches.partitions_of_node(name) | reported_partitions(nvlink_node):
+                self._partitions.add(PartitionId(partition))
+            for claim in self._caches.claims.by("node", name):
+                for uid in claim.domain_uids:
+                    self._enqueue_compute_domain(uid)
+        if old is not None and new is not None and old.status.unreachable != new.status.unreachable:
+            # Which node of a ComputeDomain is cut off depends on the reports of all members.
+            for shared in self._caches.partitions.by("node", new.metadata.name):
+                self._partition_changed(None, shared)
+
+    def _node_changed(self, old: Node | None, new: Node | None) -> None:
+        node = new or old
+        if node is None:
+            return
+        if old is not None and new is not None:
+            if clique_label(old) != clique_label(new):
+                self._nodes.add_after(key_of(new), self._relabel_delay)
+            # A Node is written with every heartbeat; only a change of its readiness matters.
+            if is_node_ready(old) != is_node_ready(new):
+                self._enqueue_partitions_of_node(new.metadata.name)
+            return
+        self._nodes.add(key_of(node))
+        self._enqueue_partitions_of_node(node.metadata.name)
+
+    def _enqueue_partitions_of_node(self, node: str) -> None:
+        for partition in self._caches.partitions_of_node(node):
+            self._partitions.add(PartitionId(partition))
+
+    def _namespace_changed(self, old: Namespace | None, new: Namespace | None) -> None:
+        # Watches are not ordered across kinds: a ComputeDomain may be seen before its namespace, and is refused
+        # then.
+        if new is None or allows_all_channels(old) == allows_all_channels(new):
+            return
+        for domain in self._caches.compute_domains.values():
+            if domain.metadata.namespace == new.metadata.name:
+                self._compute_domain_changed(None, domain)

@@ -1,0 +1,13 @@
+"""What an administrator can choose for the controller: the flags of `imex controller`."""
+
+from typing import NamedTuple
+
+
+class Settings(NamedTuple):
+    suspend_after: float = 600.0
+    """Seconds until a member that is Unknown may be Suspended. A node that reboots is back earlier."""
+    max_channels_per_namespace: int = 0
+    """In each NVLink partition; 0 for no limit."""
+
+
+DEFAULTS = Settings()

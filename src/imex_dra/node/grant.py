@@ -1,0 +1,282 @@
+"""May a claim have a channel on this node now, and which one? Pure functions of one `Snapshot`.
+
+Everything the node knows is in the snapshot. What a prepare answers, what the NVLinkNode reports and when devices
+are published are all functions of it, so they cannot contradict each other. See docs/design/prepare.md.
+"""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from imex_dra.api.computedomain import (
+    ACCEPTED,
+    CHANNEL_ASSIGNED,
+    AllocationMode,
+    ComputeDomain,
+    ComputeDomainStatus,
+)
+from imex_dra.api.meta import OTHER_DRIVER, is_deleting, key_of
+from imex_dra.api.names import PartitionId
+from imex_dra.api.nvlinknode import FabricState, ImexState
+from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, Member, MemberState, NVLinkPartition
+from imex_dra.api.reasons import (
+    Explanation,
+    Reason,
+    all_channels_refused,
+    compute_domain_deleting,
+    daemon_not_ready,
+    drain_first,
+    fabric_broken,
+    fabric_pending,
+    index_differs,
+    no_channel_assigned,
+    no_such_compute_domain,
+    node_not_listed,
+    not_a_member,
+    other_namespace,
+    partition_outdated,
+    peers_unreachable,
+    suspended,
+)
+from imex_dra.base.errors import Rejected
+from imex_dra.hardware.protocol import Reading
+from imex_dra.imex.link import DaemonState
+from imex_dra.kube.conditions import find_condition
+from imex_dra.node.claim import ChannelRequest
+
+NO_CHANNEL = -1
+
+MAX_CLAIMS = 16
+"""Default of `imex node --max-claims`. Each claim needs a device of the ResourceSlice, which can have 128."""
+
+
+class Snapshot(Struct, frozen=True):
+    """What the node knows at one moment."""
+
+    node: str
+    reading: Reading = Reading()
+    daemon: DaemonState = DaemonState()
+    partition_id: PartitionId = PartitionId("")
+    """The partition the node belongs to: the one its GPUs report, or reported before the fabric broke."""
+    watched_partition: NVLinkPartition | None = None
+    """The NVLinkPartition that the watch delivered last. Read `partition`, which is never another node's."""
+    foreign_claims: tuple[str, ...] = ()
+    """Live claims that were prepared while the node belonged to another partition."""
+    is_publisher: bool = False
+    """Whether this process publishes for the node; during an update two node programs run."""
+    max_claims: int = MAX_CLAIMS
+    """How many claims the node offers to hold at a time."""
+    unreachable: tuple[str, ...] = ()
+    """Members that the IMEX daemon has not reached for a while (`lasting`)."""
+    expelled: bool = False
+    """Whether the IMEX daemon has run for a while in the partition that no longer lists the node (`lasting`)."""
+    prepares: int = 0
+    """Counts claims that were prepared; a change means that there is one to report."""
+    unprepare_sequence: int = 0
+    """Counts unprepare calls; a change means that fewer channels may be held."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the hardware was read and `imex daemon` was contacted at least once."""
+        return self.reading != Reading() and self.daemon != DaemonState()
+
+    @property
+    def partition(self) -> NVLinkPartition | None:
+        """None also while the watch still delivers the partition that the node has left."""
+        watched = self.watched_partition
+        return watched if watched is not None and watched.metadata.name == self.partition_id else None
+
+    @property
+    def member(self) -> Member | None:
+        members = self.partition.status.members if self.partition else ()
+        own = (m for m in members if m.node == self.node and m.state is not MemberState.LEAVING)
+        return next(own, None)
+
+    @property
+    def other_members(self) -> tuple[Member, ...]:
+        members = self.partition.status.members if self.partition else ()
+        return tuple(m for m in members if m.node != self.node and m.state is not MemberState.LEAVING)
+
+    @property
+    def connected_members(self) -> frozenset[str] | None:
+        """Members that the IMEX daemon is connected to, in both directions. None while that is not known, for
+        example because the daemon is not READY.
+        """
+        daemon = self.daemon
+        # An index means something only within its partition.
+        if (
+            daemon.connected is None
+            or daemon.state is not ImexState.READY
+            or daemon.partition != self.partition_id
+        ):
+            return None
+        return frozenset(m.node for m in self.other_members if m.index in daemon.connected)
+
+    def assignment(self, domain_uid: str) -> ChannelAssignment | None:
+        channels = self.partition.status.channels if self.partition else ()
+        own = (c for c in channels if c.state is ChannelState.ASSIGNED and c.compute_domain.uid == domain_uid)
+        return next(own, None)
+
+
+class Obstacle(NamedTuple):
+    """Why there is no grant. `terminal`: waiting cannot change it."""
+
+    explanation: Explanation
+    terminal: bool = False
+
+
+class Grant(NamedTuple):
+    domain_name: str
+    partition: str
+    channel: int
+    all_channels: bool
+    epoch: int = 0
+    """Epoch of the NVLinkPartition that the grant was read from."""
+
+
+def partition_of(reading: Reading, before: PartitionId) -> PartitionId:
+    """A broken or pending fabric names no partition, but the node still belongs to the one before."""
+    unclear = reading.fabric.state in (FabricState.BROKEN, FabricState.PENDING)
+    return reading.partition or (before if unclear else PartitionId(""))
+
+
+def node_obstacle(snapshot: Snapshot) -> Obstacle | None:
+    """What prevents the node from serving any claim."""
+    fabric, node = snapshot.reading.fabric, snapshot.node
+    match fabric.state:
+        case FabricState.NONE:
+            return None
+        case FabricState.BROKEN:
+            return Obstacle(fabric_broken(node=node, cause=fabric.reason), terminal=True)
+        case FabricState.PENDING:
+            return Obstacle(fabric_pending(node=node, cause=fabric.reason))
+    member = snapshot.member
+    if member is not None and member.state is MemberState.SUSPENDED:
+        # Members may have left while it was Suspended, without its daemon knowing: a channel that was reused since
+        # must not be opened here before the daemon has the current list (`controller.liveness`).
+        return Obstacle(suspended(node=node, partition=snapshot.partition_id))
+    obstacle = _daemon_obstacle(snapshot, member) if member else _membership_obstacle(snapshot)
+    return obstacle or _other_driver_obstacle(snapshot)
+
+
+def is_connected(snapshot: Snapshot) -> bool:
+    """Whether the IMEX daemon is connected to every other Ready member. One that is dead is not Ready."""
+    connected = snapshot.connected_members
+    ready = {member.node for member in snapshot.other_members if member.state is MemberState.READY}
+    return snapshot.member is not None and connected is not None and ready <= connected
+
+
+def grant_or_obstacle(snapshot: Snapshot, request: ChannelRequest, fence: int = 0) -> Grant | Obstacle:
+    """For a node with NVLink fabric. Only the controller assigns; nothing in the claim replaces its assignment.
+
+    `fence` is the epoch that this node acknowledged: a partition object from an earlier epoch grants nothing,
+    because its channels may belong to other ComputeDomains by now.
+    """
+    obstacle = node_obstacle(snapshot)
+    if obstacle is not None and obstacle.terminal:
+        return obstacle
+    partition = snapshot.partition
+    if partition is not None and partition.status.epoch < fence:
+        name, epoch = partition.metadata.name, partition.status.epoch
+        return Obstacle(partition_outdated(partition=name, node=snapshot.node, epoch=epoch, acknowledged=fence))
+    assignment = snapshot.assignment(request.domain_uid)
+    if assignment is None:
+        unassigned = no_channel_assigned(domain=request.domain, partition=snapshot.partition_id)
+        return obstacle or Obstacle(unassigned)
+    domain = assignment.compute_domain
+    if domain.namespace != request.claim.namespace:
+        return Obstacle(_other_namespace(request), terminal=True)
+    all_channels = request.mode is AllocationMode.ALL
+    if all_channels and not assignment.all_channels:
+        refused = all_channels_refused(domain=f"{domain.namespace}/{domain.name}")
+        return Obstacle(refused, terminal=True)
+    if obstacle is not None:
+        return obstacle
+    epoch = partition.status.epoch if partition else 0
+    return Grant(domain.name, snapshot.partition_id, assignment.channel, all_channels, epoch)
+
+
+def peers_obstacle(snapshot: Snapshot, domain: ComputeDomain | None) -> Obstacle | None:
+    """Whether other nodes with claims of the ComputeDomain, as its status lists them, are still out of reach.
+
+    A status that does not list this node yet is older than the claim, and says nothing about the others. Nodes in
+    other partitions are never connected, and do not count.
+    """
+    status = domain.status if domain else ComputeDomainStatus()
+    listed = {node.name for node in status.nodes if node.clique_id == snapshot.partition_id}
+    is_current = snapshot.node in listed or status.nodes_omitted > 0
+    name = str(key_of(domain)) if domain else "of the claim"
+    if not is_current:
+        return Obstacle(node_not_listed(domain=name, node=snapshot.node))
+    missing = listed - {snapshot.node} - (snapshot.connected_members or frozenset())
+    if not missing:
+        return None
+    return Obstacle(peers_unreachable(domain=name, node=snapshot.node, peers=sorted(missing)))
+
+
+def grant_without_fabric(snapshot: Snapshot, domain: ComputeDomain) -> Grant:
+    """A node that is proven to have no fabric runs the pod without a channel, as NVIDIA's driver does."""
+    assert snapshot.reading.fabric.state is FabricState.NONE
+    return Grant(domain.metadata.name, "", NO_CHANNEL, all_channels=False)
+
+
+def find_domain(request: ChannelRequest, domains: list[ComputeDomain]) -> ComputeDomain:
+    """Raises Rejected if the claim's ComputeDomain can never give it a channel."""
+    domain = next((domain for domain in domains if domain.metadata.uid == request.domain_uid), None)
+    if domain is None:
+        claim, namespace = str(request.claim), request.claim.namespace
+        missing = no_such_compute_domain(claim=claim, uid=request.domain_uid, namespace=namespace)
+        raise Rejected(missing.message())
+    if domain.metadata.namespace != request.claim.namespace:
+        raise Rejected(_other_namespace(request).message())
+    if is_deleting(domain):
+        raise Rejected(compute_domain_deleting(domain=str(key_of(domain))).message())
+    accepted = find_condition(domain.status.conditions, ACCEPTED)
+    if accepted is not None and accepted.status == "False":
+        raise Rejected(accepted.message)
+    return domain
+
+
+def with_controllers_cause(
+    explanation: Explanation, domain: ComputeDomain | None, partition: PartitionId
+) -> Explanation:
+    """Replaces "no channel yet" by the cause in the condition ChannelAssigned, if it concerns this partition: only
+    the controller knows why it assigns none.
+    """
+    condition = find_condition(domain.status.conditions, CHANNEL_ASSIGNED) if domain else None
+    if explanation.reason is not Reason.NO_CHANNEL_ASSIGNED or condition is None or condition.status != "False":
+        return explanation
+    if condition.reason == Reason.NO_CHANNEL_ASSIGNED or partition not in condition.message:
+        return explanation
+    cause, _, next_step = condition.message.partition("; ")
+    return Explanation(explanation.reason, cause, next_step)
+
+
+def _membership_obstacle(snapshot: Snapshot) -> Obstacle:
+    node, partition = snapshot.node, snapshot.partition_id
+    if snapshot.foreign_claims:
+        return Obstacle(drain_first(node=node, partition=partition, holders=snapshot.foreign_claims))
+    return Obstacle(not_a_member(node=node, partition=partition))
+
+
+def _daemon_obstacle(snapshot: Snapshot, member: Member) -> Obstacle | None:
+    daemon, node, partition = snapshot.daemon, snapshot.node, snapshot.partition_id
+    if daemon.state is not ImexState.READY:
+        return Obstacle(daemon_not_ready(node=node, state=daemon.state, problem=daemon.problem))
+    if (daemon.partition, daemon.index) != (partition, member.index):
+        return Obstacle(index_differs(node=node, partition=partition, running=daemon.index, assigned=member.index))
+    return None
+
+
+def _other_driver_obstacle(snapshot: Snapshot) -> Obstacle | None:
+    """The controller has found another driver of the same name, and changes nothing while it is present."""
+    conditions = snapshot.partition.status.conditions if snapshot.partition else ()
+    found = find_condition(conditions, OTHER_DRIVER)
+    if found is None or found.status != "True":
+        return None
+    return Obstacle(Explanation(Reason.OTHER_DRIVER_PRESENT, found.message))
+
+
+def _other_namespace(request: ChannelRequest) -> Explanation:
+    namespace = request.claim.namespace
+    return other_namespace(claim=str(request.claim), domain=request.domain_uid, namespace=namespace)

@@ -1,1 +1,0 @@
-"""A whole cluster on one machine: control planes, kubelets and faults, for tests and for `imex up`."""

@@ -1,1 +1,0 @@
-"""Real Kubernetes on this machine: a control plane and nodes, without Docker."""

@@ -1,0 +1,27 @@
+"""Which member list a node sends to its daemon. See test_lasting for the order to stop."""
+
+from msgspec import structs
+
+from imex_dra.api.nvlinkpartition import NVLinkPartition
+from imex_dra.node.state import member_list_for_daemon
+from tests.node.snapshots import PARTITION, daemon, healthy_except, member, partition
+
+
+def at(generation: int, found: NVLinkPartition, **status: object) -> NVLinkPartition:
+    return structs.replace(found, status=structs.replace(found.status, generation=generation, **status))
+
+
+RUNNING = structs.replace(daemon(), generation=5)
+
+
+def test_a_member_gets_the_list() -> None:
+    found = healthy_except(watched_partition=at(6, partition(member())), daemon=RUNNING, is_publisher=True)
+    sent = member_list_for_daemon(found)
+    assert sent is not None
+    assert (sent.partition, sent.generation, sent.own_index) == (PARTITION, 6, 0)
+
+
+def test_a_member_of_a_recovering_partition_gets_no_list_because_it_may_be_incomplete() -> None:
+    recovering = at(6, partition(member()), pending_reports=("n2",))
+    found = healthy_except(watched_partition=recovering, daemon=RUNNING, is_publisher=True)
+    assert member_list_for_daemon(found) is None

@@ -1,0 +1,114 @@
+"""Lists, selectors, pages, and watches."""
+
+import asyncio
+
+import pytest
+
+from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
+from tests.sandbox.embedded.test_objects import lease
+
+
+async def create(api: Api, *names: str, **labels: str) -> None:
+    for name in names:
+        await api.request("POST", api.path("leases"), lease(name, labels=labels))
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("team=a", ["one"]),
+        ("team==a", ["one"]),
+        ("team!=a", ["three", "two"]),
+        ("team", ["one", "two"]),
+        ("!team", ["three"]),
+        ("team in (a, b)", ["one", "two"]),
+        ("team notin (a)", ["three", "two"]),
+        ("team in (a,b),team!=b", ["one"]),
+    ],
+)
+async def test_label_selectors(api: Api, selector: str, expected: list[str]) -> None:
+    await create(api, "one", team="a")
+    await create(api, "two", team="b")
+    await create(api, "three")
+    _, found = await api.request("GET", api.path("leases"), labelSelector=selector)
+    assert [item["metadata"]["name"] for item in found["items"]] == expected
+
+
+async def test_a_field_selector_by_name(api: Api) -> None:
+    await create(api, "one", "two")
+    _, found = await api.request("GET", api.path("leases"), fieldSelector="metadata.name=two")
+    assert [item["metadata"]["name"] for item in found["items"]] == ["two"]
+
+
+async def test_a_malformed_selector_is_a_bad_request(api: Api) -> None:
+    code, status = await api.request("GET", api.path("leases"), labelSelector="a=(")
+    assert (code, status["reason"]) == (400, "BadRequest")
+
+
+async def test_pages_hold_all_objects_once(api: Api) -> None:
+    names = [f"lease-{number}" for number in range(5)]
+    await create(api, *names)
+    found: list[str] = []
+    query = {"limit": "2"}
+    while True:
+        _, page = await api.request("GET", api.path("leases"), **query)
+        assert len(page["items"]) <= 2
+        found += [item["metadata"]["name"] for item in page["items"]]
+        if not page["metadata"].get("continue"):
+            break
+        query["continue"] = page["metadata"]["continue"]
+    assert found == names
+
+
+async def test_a_watch_delivers_changes_after_a_version_in_order(api: Api) -> None:
+    _, listed = await api.request("GET", api.path("leases"))
+    version = listed["metadata"]["resourceVersion"]
+    await create(api, "x")
+    await api.request("PATCH", api.path("leases", "x"), {"spec": {"holderIdentity": "b"}}, MERGE_PATCH)
+    await api.request("DELETE", api.path("leases", "x"))
+    events = await api.watch(api.path("leases"), 3, resourceVersion=version)
+    assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "DELETED"]
+    versions = [int(event["object"]["metadata"]["resourceVersion"]) for event in events]
+    assert versions == sorted(set(versions))
+    assert events[2]["object"]["spec"]["holderIdentity"] == "b"
+
+
+async def test_a_watch_delivers_changes_that_happen_while_it_is_open(api: Api) -> None:
+    _, listed = await api.request("GET", api.path("leases"))
+    watching = asyncio.create_task(
+        api.watch(api.path("leases"), 1, resourceVersion=listed["metadata"]["resourceVersion"])
+    )
+    await asyncio.sleep(0)
+    await create(api, "x")
+    (event,) = await watching
+    assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "x")
+
+
+async def test_an_object_that_stops_matching_is_deleted_for_the_watch(api: Api) -> None:
+    await create(api, "x", team="a")
+    _, listed = await api.request("GET", api.path("leases"))
+    version = listed["metadata"]["resourceVersion"]
+    await api.request("PATCH", api.path("leases", "x"), {"metadata": {"labels": {"team": "b"}}}, MERGE_PATCH)
+    await api.request("PATCH", api.path("leases", "x"), {"metadata": {"labels": {"team": "a"}}}, MERGE_PATCH)
+    events = await api.watch(api.path("leases"), 2, resourceVersion=version, labelSelector="team=a")
+    assert [event["type"] for event in events] == ["DELETED", "ADDED"]
+
+
+async def test_a_watch_with_initial_events_streams_the_list_and_marks_its_end(api: Api) -> None:
+    await create(api, "one", "two")
+    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    events = await api.watch(api.path("leases"), 3, **query)
+    assert sorted(event["object"]["metadata"]["name"] for event in events[:2]) == ["one", "two"]
+    assert events[2]["type"] == "BOOKMARK"
+    assert events[2]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true"
+
+
+async def test_a_watch_ends_after_its_time(api: Api) -> None:
+    _, listed = await api.request("GET", api.path("leases"))
+    version = listed["metadata"]["resourceVersion"]
+    assert await api.watch(api.path("leases"), 1, resourceVersion=version, timeoutSeconds="1") == []
+
+
+async def test_what_is_not_served_is_not_found(api: Api) -> None:
+    code, _ = await api.request("GET", "/apis/example.com/v1/nothings")
+    assert code == 404

@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+
+from imex_dra.base.errors import Misconfigured
+from imex_sandbox.kubernetes import binaries
+
+
+@pytest.fixture
+def directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    assets, path = tmp_path / "assets", tmp_path / "path"
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(path))
+    return {"assets": assets, "path": path, "cache": binaries.cache_directory("kubelet")}
+
+
+def install(directory: Path, name: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    program = directory / name
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return program
+
+
+def test_kubebuilder_assets_precede_the_cache_and_the_cache_precedes_the_path(
+    directories: dict[str, Path],
+) -> None:
+    for directory in ("path", "cache", "assets"):
+        program = install(directories[directory], "kubelet")
+        assert binaries.find("kubelet") == program
+
+
+@pytest.mark.parametrize(
+    ("name", "directory"),
+    [
+        ("kubelet", f"kubernetes/{binaries.KUBERNETES}"),
+        ("etcd", f"kubernetes/{binaries.KUBERNETES}"),
+        ("ctr", f"containerd/{binaries.CONTAINERD}"),
+        ("mpi-operator", f"mpi-operator/{binaries.MPI_OPERATOR}"),
+    ],
+)
+def test_each_version_has_its_own_cache_directory(name: str, directory: str) -> None:
+    assert binaries.cache_directory(name) == binaries.cache_root() / directory
+
+
+@pytest.mark.usefixtures("directories")
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (
+            "kube-apiserver",
+            "run `imex up`, which builds it, or set KUBEBUILDER_ASSETS to a directory that contains",
+        ),
+        ("mpi-operator", "run `imex up`, which builds it, or set KUBEBUILDER_ASSETS"),
+        (
+            "containerd",
+            "run `python -m imex_sandbox.kubernetes.build`, which builds it, or set KUBEBUILDER_ASSETS",
+        ),
+        ("no-such-tool", "install no-such-tool$"),
+    ],
+)
+def test_the_error_for_a_missing_program_says_how_to_get_it(name: str, advice: str) -> None:
+    with pytest.raises(Misconfigured, match=f"{name} was not found: {advice}"):
+        binaries.require([name])
+
+
+def test_missing_programs_are_listed(directories: dict[str, Path]) -> None:
+    install(directories["assets"], "etcd")
+    assert binaries.missing(["etcd", "kube-scheduler"]) == ["kube-scheduler"]
+
+
+def test_a_containerd_on_the_path_is_not_used(directories: dict[str, Path]) -> None:
+    install(directories["path"], "containerd")
+    assert binaries.missing(["containerd"]) == ["containerd"]

