@@ -98,7 +98,7 @@ async def test_a_change_of_a_nodes_readiness_changes_its_membership(
 
 
 async def test_a_node_that_moves_joins_its_new_partition_when_it_has_left_the_old_one(cluster: Cluster) -> None:
-    stays = await cluster.create_node("a", state=ImexState.READY, index=0)
+    stays = await cluster.create_node("a")
     moves = await cluster.create_node("b", address="10.0.0.2")
     new = PartitionId(f"{cluster.partition}9")
 
@@ -114,20 +114,13 @@ async def test_a_node_that_moves_joins_its_new_partition_when_it_has_left_the_ol
         return any(condition.reason == reason for condition in conditions)
 
     async with running(Leader(cluster.client, "test")):
-        await until_async(lambda: is_member_of(cluster.partition, moves))
-        await until_async(lambda: is_ready_member(cluster, stays))
+        await until_async(cluster.run_daemons)
         await cluster.report(moves, address="10.0.0.2", partition=new)
         await until_async(lambda: has_condition("ContradictedMove"))
         assert not await is_member_of(new, moves)
-        await cluster.report(stays, state=ImexState.READY, index=0, unreachable=(moves,))
+        await cluster.cut(stays, moves)
         await until_async(lambda: is_member_of(new, moves))
         assert not await is_member_of(cluster.partition, moves)
-
-
-async def is_ready_member(cluster: Cluster, node: str) -> bool:
-    await cluster.acknowledge()
-    states = {member.node: member.state for member in (await cluster.live_partition()).status.members}
-    return states.get(node) is MemberState.READY
 
 
 async def test_a_template_that_loses_its_owner_reference_is_reported(cluster: Cluster) -> None:
