@@ -7,6 +7,7 @@ from msgspec import structs
 
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import CONNECTED, READY, FabricState, HeldChannel, ImexState, NVLinkNodeStatus
+from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState
 from imex_dra.imex.link import DaemonState
 from imex_dra.kube.conditions import find_condition
 from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
@@ -21,6 +22,7 @@ from tests.node.snapshots import (
     OTHER_PARTITION,
     PARTITION,
     READING,
+    assignment,
     daemon,
     healthy_except,
     member,
@@ -232,6 +234,10 @@ def holding(*claims: PreparedClaim, fence: int = 0) -> Checkpoint:
     return checkpoint
 
 
+def released_in(epoch: int) -> ChannelAssignment:
+    return structs.replace(assignment(7, state=ChannelState.RELEASED), released_epoch=epoch)
+
+
 def channels(status: NVLinkNodeStatus) -> list[int]:
     return [held.channel for held in status.held_channels]
 
@@ -248,13 +254,24 @@ def test_a_channel_is_reported_as_held_with_the_first_claim_that_is_prepared_wit
     assert channels(status_of(HEALTHY, three, acknowledged)) == [3, 7, 9]
 
 
-def test_the_end_of_a_hold_is_reported_at_once_only_if_the_channel_was_released() -> None:
-    """`HEALTHY` has channel 7 assigned, but not channel 3."""
-    both = status_of(HEALTHY, holding(prepared_claim("c1"), prepared_claim("c2", channel=3), fence=1))
-    without_released = holding(prepared_claim("c1"), fence=1)
-    assert channels(status_of(HEALTHY, without_released, both)) == [7]
-    without_assigned = holding(prepared_claim("c2", channel=3), fence=1)
-    assert channels(status_of(HEALTHY, without_assigned, both)) == [3, 7]
+@pytest.mark.parametrize(
+    ("channel_7", "reported"),
+    [
+        pytest.param((), [], id="unknown to the partition"),
+        pytest.param((assignment(7),), [7], id="assigned"),
+        pytest.param((released_in(1),), [], id="already asked for"),
+        pytest.param((released_in(2),), [7], id="asked for with the next epoch"),
+    ],
+)
+def test_the_end_of_a_hold_is_reported_at_once_only_if_the_controller_waits_for_it(
+    channel_7: tuple[ChannelAssignment, ...], reported: list[int]
+) -> None:
+    before = status_of(HEALTHY, holding(prepared_claim("c1"), fence=2))
+    assert channels(before) == [7]
+    now = healthy_except(watched_partition=partition(member(), member("n2", 1), channels=channel_7))
+    ended = status_of(now, holding(fence=2), before)
+    assert channels(ended) == reported
+    assert channels(status_of(now, holding(fence=3), ended)) == []
 
 
 def test_every_held_channel_is_reported_once_with_its_partition() -> None:

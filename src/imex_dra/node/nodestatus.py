@@ -78,7 +78,7 @@ def _held_channels(
 ) -> tuple[HeldChannel, ...]:
     """As of the acknowledgment or later. A channel that is new here is reported together with the prepared claim:
     if the partition is restored from an older backup, this report is the proof. A pod that ends is no reason to
-    write, unless its channel was released: then the controller waits to hear that it is no longer held.
+    write, unless the controller waits to hear that its channel is no longer held.
     """
     boot_id = snapshot.reading.boot_id
     if not boot_id:
@@ -91,16 +91,20 @@ def _held_channels(
     )
     gone = [held for held in last.held_channels if held not in now]
     is_new = any(held not in last.held_channels for held in now)
-    if newer or is_new or any(not _is_assigned(held, snapshot.partition) for held in gone):
+    if newer or is_new or any(_is_awaited(held, snapshot.partition, acknowledged) for held in gone):
         return now
     return last.held_channels
 
 
-def _is_assigned(held: HeldChannel, partition: NVLinkPartition | None) -> bool:
+def _is_awaited(held: HeldChannel, partition: NVLinkPartition | None, acknowledged: int) -> bool:
+    """Whether the controller waits to hear that this channel is no longer held."""
     same = partition is not None and partition.metadata.name == held.partition
-    channels = partition.status.channels if partition is not None and same else ()
-    assigned = (c for c in channels if c.state is ChannelState.ASSIGNED)
-    return any((c.channel, c.compute_domain.uid) == (held.channel, held.compute_domain) for c in assigned)
+    for entry in partition.status.channels if partition is not None and same else ():
+        if (entry.channel, entry.compute_domain.uid) == (held.channel, held.compute_domain):
+            # A channel that was released in this epoch is asked for with the next one, which is acknowledged with
+            # all held channels. After that the controller does not ask again.
+            return entry.state is ChannelState.RELEASED and entry.released_epoch < acknowledged
+    return True
 
 
 def _imex_partition(snapshot: Snapshot, last: NVLinkNodeStatus) -> str:
