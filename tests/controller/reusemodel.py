@@ -411,7 +411,7 @@ class Model:
 
     def connected(self, one: Machine, other: Machine) -> bool:
         """Each has the other in its member list, in the same partition. A broken network may be repaired at any
-        time, so it separates nobody.
+        time, so it separates no nodes.
         """
         if one is other:
             return True

@@ -46,7 +46,7 @@ class Rack(ReuseMachine):
         return uid
 
     def end(self, uid: str) -> None:
-        """Its processes end, and it is deleted; nobody is asked about its channel yet."""
+        """Its processes end, and it is deleted; no node is asked about its channel yet."""
         for machine in self.model.machines.values():
             for claim in [claim for claim, process in machine.processes.items() if process.domain == uid]:
                 self.model.end_process(machine, claim)

@@ -94,7 +94,7 @@ HOLDING = HeldChannel(HERE, 7, "job")
         "assigned to another ComputeDomain",
         "assigned to this one",
         "released",
-        "assigned to nobody",
+        "not assigned",
         "the holder is not a member",
         "the channel of another partition",
         "the holder is suspended",

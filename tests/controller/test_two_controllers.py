@@ -71,7 +71,7 @@ class Controllers:
             now = await self.leader()
             return now if now != previous else ""
 
-        return await until_async(taken_over, within=TAKEOVER, what=f"another leader than {previous or 'nobody'}")
+        return await until_async(taken_over, within=TAKEOVER, what=f"a leader other than {previous or 'none'}")
 
     def changes(self) -> list[Change]:
         """The successful writes since this object was created, in order."""

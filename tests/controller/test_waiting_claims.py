@@ -22,7 +22,7 @@ PLAIN = CandidateNode(nvlink_node("plain", fabric=FabricState.NONE, partition=""
 OLDER = CandidateNode(nvlink_node("older", state=ImexState.READY), 40)
 """Its `imex node` does not report how many claims it can hold."""
 
-NOBODY = "no node publishes devices: "
+NO_DEVICES = "no node publishes devices: "
 
 
 def waiting(*pods: str) -> list[ResourceClaim]:
@@ -40,12 +40,12 @@ def waiting(*pods: str) -> list[ResourceClaim]:
         ([FREE, OLDER, PLAIN], True, ""),
         ([BROKEN, FREE], True, ": bad: the NVLink fabric is broken (3 links)"),
         ([BROKEN, FULL], True, ": bad: the NVLink fabric is broken (3 links); full is full (16 of 16)"),
-        ([BROKEN], True, f": {NOBODY}bad: the NVLink fabric is broken (3 links)"),
-        ([DOWN], False, f": {NOBODY}the IMEX daemon of node down is UNAVAILABLE, not READY"),
-        ([FAILING], True, f": {NOBODY}free is NotReady in its NVLink partition: the disk is full"),
+        ([BROKEN], True, f": {NO_DEVICES}bad: the NVLink fabric is broken (3 links)"),
+        ([DOWN], False, f": {NO_DEVICES}the IMEX daemon of node down is UNAVAILABLE, not READY"),
+        ([FAILING], True, f": {NO_DEVICES}free is NotReady in its NVLink partition: the disk is full"),
         ([FULL], False, ": full is full (16 of 16)"),
         ([FULL, BROKEN, FREE], False, ""),
-        ([], False, f": {NOBODY}imex node has not reported on any node"),
+        ([], False, f": {NO_DEVICES}imex node has not reported on any node"),
     ],
     ids=[
         "one is full",

@@ -156,7 +156,7 @@ async def test_a_node_that_moves_to_another_partition_publishes_a_new_pool_gener
 async def test_a_rebooted_node_publishes_devices_although_a_member_is_dead(
     publishing_node: PublishingNode,
 ) -> None:
-    """The dead member still counts as Ready: nobody has noticed that it is gone."""
+    """The dead member still counts as Ready: its Node is not NotReady yet."""
     node = publishing_node
     node.become_healthy(daemon=daemon(connected=()))
     async with running(publisher(node).run()):

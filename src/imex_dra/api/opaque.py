@@ -67,7 +67,7 @@ def named_domain(parameters: Raw) -> str:
     """UID of the ComputeDomain that the configuration names, even if it is invalid otherwise; empty if there is
     none.
 
-    Whoever releases a channel must count every claim that names the ComputeDomain, so this is not strict.
+    Before a channel is released, every claim counts that names the ComputeDomain, so this is not strict.
     """
     try:
         return _domain_names.decode(parameters).domain_id

@@ -126,7 +126,7 @@ def clique_label(node: Node) -> set[str]:
 
 
 def is_node_ready(node: Node) -> bool:
-    """A Node without a Ready condition counts as ready: nobody has said that it is not."""
+    """A Node without a Ready condition counts as ready: there is no evidence that it is not."""
     return all(condition.status == "True" for condition in node.status.conditions if condition.type == "Ready")
 
 

@@ -109,7 +109,7 @@ def disconnected_nodes(
         if first not in nodes or second not in nodes:
             continue
         # If they fail equally often, in a cut between two live nodes each misses the other. A node that is missed
-        # and misses nobody may be dead, and its last report old; the other one is only a witness.
+        # and misses no other may be dead, and its last report old; the other one is only a witness.
         ahead = failures[first] - failures[second]
         if ahead > 0 or (ahead == 0 and (second, first) in missed):
             others.setdefault(first, []).append(second)

@@ -1,6 +1,6 @@
 """Nodes that an administrator does not expect to return: what `imex forget-node` does, and how one returns.
 
-A forgotten node is treated as if its Node object were deleted: it leaves, and nobody waits for its report or its
+A forgotten node is treated as if its Node object were deleted: it leaves, and nothing waits for its report or its
 acknowledgment. Its name stands in an annotation of the NVLinkPartition until it reports again; then it must pass
 admission like a new node. Its last report is deleted, because it would look like a current one if no channel has
 been released since.
@@ -28,12 +28,12 @@ async def partitions_to_forget(client: Client, node: str) -> list[NVLinkPartitio
     try:
         found = await client.get(NODES, Key("", node))
     except NotFound as error:
-        raise Rejected(f"there is no Node {node}: nobody waits for it") from error
+        raise Rejected(f"there is no Node {node}: nothing waits for it") from error
     if is_node_ready(found):
         raise Rejected(f"node {node} is Ready: drain it and shut it down first, or delete its Node object")
     partitions = [partition for partition in await client.list(NVLINK_PARTITIONS) if _lists(partition, node)]
     if not partitions:
-        raise Rejected(f"no NVLinkPartition lists node {node}: nobody waits for it")
+        raise Rejected(f"no NVLinkPartition lists node {node}: nothing waits for it")
     return partitions
 
 

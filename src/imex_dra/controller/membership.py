@@ -175,8 +175,8 @@ def _has_left(member: Member, members: list[Member], nvlink_nodes: Mapping[str, 
 
 
 def _free_indexes(members: list[Member], freed: Iterable[int], inputs: MemberInputs) -> list[int]:
-    """Those that were never used first, then the one that was freed longest ago: a daemon that nobody knows of may
-    still run with an old list.
+    """Those that were never used first, then the one that was freed longest ago: a daemon that is not
+    known here may still run with an old list.
     """
     taken = {member.index for member in members}
     used = dict.fromkeys(index for index in freed if index not in taken)

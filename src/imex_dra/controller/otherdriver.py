@@ -2,8 +2,8 @@
 
 Both drivers reconcile every ComputeDomain and answer to one driver name, so they would undo each other's work.
 While the other one is present, the controller changes nothing but conditions of its own kinds, and ends with an
-exit status of its own. It does not wait inside: whoever restarts it makes it look again, a restarted program has
-no half of its work left, and a crash loop is what an operator notices.
+exit status of its own. It does not wait inside: the kubelet restarts it, and it checks again. A restarted program
+has no half of its work left, and a crash loop is what an operator notices.
 
 What counts as evidence must not let anybody stop this driver who has no power over it otherwise:
 
@@ -197,7 +197,7 @@ class OtherDriverGuard:
         try:
             for partition in await self._write_conditions(found):
                 self._warn(NVLINK_PARTITIONS, partition, explanation)
-            # A cluster may have no partition yet, but whoever runs the guard holds the Lease.
+            # A cluster may have no partition yet, but the process that runs the guard holds the Lease.
             lease = await self._client.get(LEASES, Key(self._namespace, LEASE))
             self._warn(LEASES, lease, explanation)
         except ImexError as error:

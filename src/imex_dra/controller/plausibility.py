@@ -102,7 +102,7 @@ def contradicted_moves(
         for member in members
         if member.state is MemberState.READY and member.node in nvlink_nodes and member.node not in not_ready_nodes
     }
-    # A daemon that is not READY lists nobody as unreachable.
+    # A daemon that is not READY lists no member as unreachable.
     witnesses = {
         node: report
         for node, report in reports.items()

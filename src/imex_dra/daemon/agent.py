@@ -220,7 +220,7 @@ class Agent:
         self._set_state(self._readiness.observe(answer))
         if self._must_skip_recovery() or (self._desired is not applied and answer is not ImexState.UNAVAILABLE):
             self._changed.set()
-        # After the state, because this query may be slow: nobody waits for it to use a READY daemon.
+        # After the state, because this query may be slow, and a READY daemon can be used without it.
         if answer is ImexState.READY:
             await self._query_connections(applied, pid)
 

@@ -138,7 +138,7 @@ class CheckpointFile:
         """Holds the lock against other threads and processes. It blocks: call it in a thread.
 
         Raises OSError if another process holds it for too long: a program that hangs during an update would
-        otherwise block every thread of this one, and nobody would learn why.
+        otherwise block every thread of this one, without an explanation.
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -42,7 +42,7 @@ log = structlog.get_logger()
 
 PUBLISH_AFTER = 30.0
 """Seconds in which a node that is ready for the first time may connect to all Ready members. After that it is
-published nevertheless: a member may be dead, and nobody has noticed yet.
+published nevertheless: a member may be dead although its Node still counts as Ready.
 """
 WITHDRAW_AFTER = 15.0
 RESTORE_AFTER = 5.0

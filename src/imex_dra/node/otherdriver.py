@@ -30,7 +30,7 @@ _CHECK_LIMIT = 5.0
 
 
 def node_slices(node: str) -> Selection:
-    """The node's slices of this driver name, whoever published them."""
+    """The node's slices of this driver name, by any publisher."""
     return Selection(fields=f"spec.nodeName={node},spec.driver={DRIVER}")
 
 

@@ -135,8 +135,8 @@ class PreparedClaims(Struct, frozen=True):
             return after
 
     def remove_orphans(self) -> None:
-        """Removes what a killed program wrote for a claim that it never finished preparing. Under the lock nobody
-        is in the middle of a prepare.
+        """Removes what a killed program wrote for a claim that it never finished preparing. Under the lock, no
+        prepare is between its spec and its checkpoint entry.
         """
         with self._locked():
             self.file.remove_temporary_files()

@@ -34,7 +34,7 @@ from imex_dra.node.state import NodeState
 log = structlog.get_logger()
 
 _PERIOD = 60.0
-"""Seconds after which the object is read again although nobody but this node writes it: it may be gone."""
+"""Seconds after which the object is read again although only this node writes it: it may be gone."""
 _GATHER = 1.0
 """Seconds after the last prepare until the claims that were prepared are reported."""
 _GATHER_LIMIT = 5.0

@@ -49,7 +49,7 @@ def apply(live: Json, applied: Json, manager: str, *, force: bool) -> Json:
 
 
 def with_manager(obj: Json, manager: str, operation: str, paths: set[Path], *, force: bool = True) -> Json:
-    """Records who manages these fields; with `force`, nobody else does any more."""
+    """Records who manages these fields; with `force`, it is the only manager."""
     entries = []
     for entry in managed(obj):
         kept = set(_paths(entry["fieldsV1"])) - (paths if force else set())
