@@ -11,6 +11,7 @@ from lightkube.core.exceptions import ConfigError
 
 from imex_dra import __version__
 from imex_dra.base.errors import Misconfigured
+from imex_dra.kube.transport import Transport
 
 _TIMEOUT = httpx2.Timeout(10)
 _CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
@@ -34,7 +35,7 @@ def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClien
     """`component` is the user agent, and the field manager of server-side apply."""
     config = _load(kubeconfig)
     parameters = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
-    parameters["transport"] = httpx2.AsyncHTTPTransport(
+    parameters["transport"] = Transport(
         verify=parameters["verify"],
         limits=_CONNECTIONS,
         trust_env=parameters["trust_env"],

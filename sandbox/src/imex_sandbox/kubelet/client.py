@@ -16,6 +16,7 @@ from msgspec import Struct
 from imex_dra import __version__
 from imex_dra.api.meta import Key, Resource, T, key_of
 from imex_dra.kube.client import Client, Selection
+from imex_dra.kube.transport import Transport
 from imex_sandbox.kubelet.views.pod import Pod
 from imex_sandbox.kubelet.views.volume import CONFIG_MAPS, SECRETS
 
@@ -74,7 +75,7 @@ class _TokenRequest(Struct):
 class ClientPool:
     def __init__(self, authority: Path) -> None:
         trust = ssl.create_default_context(cafile=authority)
-        self._transport = httpx2.AsyncHTTPTransport(verify=trust, limits=_LIMITS, trust_env=False)
+        self._transport = Transport(verify=trust, limits=_LIMITS, trust_env=False)
 
     def client(self, server: str, token: str) -> NodeClient:
         return NodeClient(
