@@ -135,16 +135,20 @@ def test_other_files_in_the_cdi_directories_keep_isolation(tmp_path: Path, name:
 
 
 def test_a_world_writable_channel_on_the_host_opens_the_node(tmp_path: Path) -> None:
-    """NVreg_CreateImexChannel0=1 creates channel0 with mode 0666."""
-    write(tmp_path, "dev/nvidia-caps-imex-channels/channel0").chmod(0o666)
+    write(tmp_path, "dev/nvidia-caps-imex-channels/channel7").chmod(0o666)
     assert reason(tmp_path) == (
-        "/dev/nvidia-caps-imex-channels/channel0 exists on the host and is world-writable: remove it, and load the"
-        " GPU driver without NVreg_CreateImexChannel0=1"
+        "/dev/nvidia-caps-imex-channels/channel7 exists on the host and is world-writable: remove it"
     )
 
 
+def test_channel_0_on_the_host_keeps_isolation_because_it_is_never_assigned(tmp_path: Path) -> None:
+    """NVreg_CreateImexChannel0=1 creates it with mode 0666."""
+    write(tmp_path, "dev/nvidia-caps-imex-channels/channel0").chmod(0o666)
+    assert detect_isolation(tmp_path) == ENFORCED
+
+
 def test_a_channel_on_the_host_that_only_root_can_open_keeps_isolation(tmp_path: Path) -> None:
-    write(tmp_path, "dev/nvidia-caps-imex-channels/channel0").chmod(0o600)
+    write(tmp_path, "dev/nvidia-caps-imex-channels/channel2").chmod(0o600)
     (tmp_path / "dev/nvidia-caps-imex-channels/channel1").symlink_to("nowhere")
     assert detect_isolation(tmp_path) == ENFORCED
 

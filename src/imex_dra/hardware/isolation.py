@@ -6,7 +6,8 @@ visible on the node's disk, and `enforced` means no more than that none of them 
 - The NVIDIA Container Toolkit gives a container the channels that its environment names (NVIDIA_IMEX_CHANNELS)
   or that it requests by volume mounts, unless its configuration sets `ignore-imex-channel-requests`.
 - A CDI spec of another component (the device plugin, `nvidia-ctk`) contains a channel: any pod may request it.
-- A channel's device node on the host is world-writable (`NVreg_CreateImexChannel0=1`).
+- A channel's device node on the host is world-writable. Channel 0 does not count: with
+  `NVreg_CreateImexChannel0=1` the GPU driver itself creates it, and it is never assigned.
 """
 
 import stat
@@ -94,11 +95,8 @@ def _cdi_reasons(root: Path) -> Iterator[str]:
 
 def _device_node_reasons(root: Path) -> Iterator[str]:
     for path in sorted(resolve_in_root(root, CHANNEL_DEVICE_DIRECTORY).glob("channel*")):
-        if _mode(path) & stat.S_IWOTH:
-            yield (
-                f"{CHANNEL_DEVICE_DIRECTORY}/{path.name} exists on the host and is world-writable: remove it, and"
-                " load the GPU driver without NVreg_CreateImexChannel0=1"
-            )
+        if path.name != "channel0" and _mode(path) & stat.S_IWOTH:
+            yield f"{CHANNEL_DEVICE_DIRECTORY}/{path.name} exists on the host and is world-writable: remove it"
 
 
 def _mode(path: Path) -> int:
