@@ -103,6 +103,7 @@ async def test_an_entry_without_a_spec_is_removed_or_repaired_depending_on_wheth
     used = await fixture.create_claim("uid-job")
     prepare(fixture, used.uid, used.name)
     prepare(fixture, "uid-deleted", "deleted")
+    kubelet_lists(fixture)
     for uid in (used.uid, "uid-deleted"):
         fixture.disk.spec_path(uid).unlink()
     async with sweeping(fixture):
@@ -136,8 +137,32 @@ def test_a_claim_that_the_kubelet_begins_to_use_at_the_last_moment_is_not_unprep
     assert disk.held_channels() == disk.spec_channels() == {"c1": 7}
 
 
+async def test_without_the_kubelets_checkpoint_nothing_of_this_boot_is_unprepared(fixture: PrepareFixture) -> None:
+    prepare(fixture, "uid-old", "deleted", boot_id="boot-0")
+    prepare(fixture, "uid-new", "deleted")
+    with structlog.testing.capture_logs() as logs:
+        async with sweeping(fixture):
+            await until_prepared(fixture, {"uid-new"})
+            await until_async(lambda: [e for e in logs if "cannot read the kubelet's checkpoint" in e["event"]])
+    kubelet_lists(fixture)
+    async with sweeping(fixture):
+        await until_prepared(fixture, set())
+
+
+async def test_the_api_server_is_asked_only_about_claims_that_the_kubelet_does_not_list(
+    fixture: PrepareFixture, proxied_client: Client, proxy: FaultProxy
+) -> None:
+    prepare(fixture, "uid-listed", "listed")
+    prepare(fixture, "uid-deleted", "deleted")
+    kubelet_lists(fixture, "uid-listed")
+    async with sweeping(fixture, proxied_client):
+        await until_prepared(fixture, {"uid-listed"})
+    assert {request.split("/")[-1] for request in proxy.requests} == {"deleted"}
+
+
 async def test_a_disk_that_fails_does_not_end_the_sweep(fixture: PrepareFixture) -> None:
     prepare(fixture, "uid-deleted", "deleted")
+    kubelet_lists(fixture)
     lock = fixture.disk.checkpoint.with_suffix(".lock")
     lock.unlink()
     lock.mkdir()  # cannot be opened for writing, not even by root
@@ -183,6 +208,7 @@ async def test_the_sweep_keeps_claims_while_the_api_server_fails(
     fixture: PrepareFixture, proxied_client: Client, proxy: FaultProxy
 ) -> None:
     fixture.disk.add(structs.replace(prepared_claim("c1"), namespace=fixture.namespace))
+    kubelet_lists(fixture)
     proxy.answer(503, times=10_000)  # more than the sweep can ask for: it never gets a true answer
     async with sweeping(fixture, proxied_client):
         await until_async(

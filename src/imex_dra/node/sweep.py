@@ -8,7 +8,10 @@ depends on an event that was missed:
 
 An API error proves nothing. A claim without a pod does not prove that its process has ended either: as long as the
 kubelet's own checkpoint lists the claim, the kubelet will unprepare it after its containers have ended, and until
-then its channel is held. After a reboot no process is left, whatever the kubelet lists.
+then its channel is held. A missing checkpoint lists nothing that we could rely on. After a reboot no process is
+left, whatever the kubelet lists.
+
+The kubelet's list is asked first: it is a local file, and usually it lists every claim.
 """
 
 import asyncio
@@ -61,13 +64,14 @@ async def _sweep(client: Client, state: NodeState, prepared: PreparedClaims, kub
     await asyncio.to_thread(prepared.remove_orphans)
     checkpoint = await asyncio.to_thread(prepared.read)
     for claim in checkpoint.claims.values():
-        if await _is_needed(client, claim, state.snapshot.node):
-            continue
         rebooted = state.snapshot.reading.boot_id not in ("", claim.boot_id)
 
         def is_used(claim: PreparedClaim = claim, rebooted: bool = rebooted) -> bool:
-            return not rebooted and _kubelet_lists(kubelet_checkpoint, claim.uid)
+            return not rebooted and _kubelet_may_use(kubelet_checkpoint, claim.uid)
 
+        if await asyncio.to_thread(is_used) or await _is_needed(client, claim, state.snapshot.node):
+            continue
+        # Asked again under the lock: the kubelet may have begun to use the claim meanwhile.
         after = await asyncio.to_thread(prepared.remove_unless, claim.uid, is_used)
         if after is not None:
             log.warning("unprepared a claim that no pod uses", claim=str(claim))
@@ -94,11 +98,9 @@ async def follow_driver(state: NodeState, prepared: PreparedClaims) -> NoReturn:
         await wait_any(changed, timeout=pause)
 
 
-def _kubelet_lists(kubelet_checkpoint: Path, uid: str) -> bool:
+def _kubelet_may_use(kubelet_checkpoint: Path, uid: str) -> bool:
     try:
         return uid.encode() in kubelet_checkpoint.read_bytes()
-    except FileNotFoundError:
-        return False
     except OSError as error:
         log.warning("cannot read the kubelet's checkpoint, so nothing is unprepared", error=str(error))
         return True
