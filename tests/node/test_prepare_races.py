@@ -14,6 +14,7 @@ from imex_dra.base.errors import NotYet, Rejected
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.kube.client import Client
 from imex_dra.kube.patch import patch_changes
+from imex_dra.node.prepared import StaleGrant
 from tests.kube.faultproxy import FaultProxy
 from tests.node.disk import prepared_claim
 from tests.node.prepare_fixture import ManualClock, PrepareFixture
@@ -136,6 +137,20 @@ async def test_a_prepare_whose_grant_became_stale_waits_for_a_new_one(
     async with asyncio.timeout(45):
         await waiting.call
     assert fixture.disk.held_channels() == {waiting.claim.uid: 7}
+
+
+async def test_a_grant_that_stays_stale_ends_with_the_deadline(fixture: PrepareFixture) -> None:
+    """Another program of this node has seen that the node moved; this one never does."""
+    domain = await fixture.create_domain()
+    await fixture.assign_channel(domain)
+    await fixture.deliver_partition()
+    first, second = [await fixture.create_claim(domain.metadata.uid) for _ in range(2)]
+    await fixture.preparer().prepare(first)
+    fixture.disk.prepared_claims().raise_fence("another.1", 1)
+    async with asyncio.timeout(45):
+        with pytest.raises(StaleGrant):
+            await fixture.preparer(deadline=0.5).prepare(second)
+    assert fixture.disk.held_channels() == {first.uid: 7}
 
 
 async def test_a_claim_that_was_unprepared_while_its_prepare_waits_for_a_new_grant_is_not_committed(

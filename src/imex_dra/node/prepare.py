@@ -45,6 +45,10 @@ DEADLINE = 40.0
 """Seconds; the kubelet gives up after 45, and the answer needs some time to reach it."""
 
 
+_STALE_PAUSE = 0.05
+"""Seconds until a prepare decides again after its grant was refused."""
+
+
 class ClaimPreparer:
     """Answers the kubelet's prepare and unprepare calls."""
 
@@ -135,8 +139,12 @@ class ClaimPreparer:
             try:
                 await asyncio.to_thread(self._prepared.add, claim, checkpoint, grant.epoch)
             except StaleGrant:
+                if not deadline.remaining():
+                    raise
                 # The node acknowledged a later epoch meanwhile: read the checkpoint again, wait for a new grant.
                 # The unprepare sequence stays that of the call's beginning, or an unprepare since would be missed.
+                # Until this program has seen what the node acknowledged, it decides as before: hence the pause.
+                await asyncio.sleep(_STALE_PAUSE)
                 latest = await asyncio.to_thread(self._prepared.read)
                 checkpoint = structs.replace(latest, unprepare_sequence=latest.sequence_at(began))
                 continue
