@@ -14,10 +14,12 @@ class Rule:
     group: str
     resource: str
     verbs: frozenset[str]
+    own_namespace: bool = False
+    """Only in the namespace of the driver: a Role, not a ClusterRole."""
 
 
-def _rule(resource: str, verbs: str, group: str = "") -> Rule:
-    return Rule(group, resource, frozenset(verbs.split()))
+def _rule(resource: str, verbs: str, group: str = "", *, own_namespace: bool = False) -> Rule:
+    return Rule(group, resource, frozenset(verbs.split()), own_namespace)
 
 
 _DRA = "resource.k8s.io"
@@ -36,8 +38,9 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
         _rule("nodes", "list watch patch"),
         _rule("namespaces", "list watch"),
         _rule("events", "create patch", "events.k8s.io"),
-        _rule("leases", "get list watch create patch", "coordination.k8s.io"),
+        _rule("leases", "get create patch", "coordination.k8s.io", own_namespace=True),
         # Where another driver of the same name shows (controller/otherdriver.py).
+        _rule("leases", "list watch", "coordination.k8s.io"),
         _rule("daemonsets", "list watch", "apps"),
         _rule("resourceslices", "list watch", _DRA),
     ),
@@ -57,7 +60,12 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
 def manifests() -> list[dict[str, Any]]:
     documents: list[dict[str, Any]] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
     for name, rules in ACCOUNTS.items():
-        documents += [_account(name), _role(name, rules), _binding(name)]
+        documents += [
+            _account(name),
+            *_permissions("ClusterRole", name, [r for r in rules if not r.own_namespace]),
+        ]
+        if own := [rule for rule in rules if rule.own_namespace]:
+            documents += _permissions("Role", name, own)
     return documents
 
 
@@ -65,20 +73,25 @@ def _account(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}}
 
 
-def _role(name: str, rules: tuple[Rule, ...]) -> dict[str, Any]:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": name},
-        "rules": [{"apiGroups": [r.group], "resources": [r.resource], "verbs": sorted(r.verbs)} for r in rules],
-    }
-
-
-def _binding(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
-    }
+def _permissions(kind: str, name: str, rules: list[Rule]) -> list[dict[str, Any]]:
+    """A Role or ClusterRole, and its binding to the ServiceAccount."""
+    group, metadata = "rbac.authorization.k8s.io", {"name": name}
+    if kind == "Role":
+        metadata["namespace"] = NAMESPACE
+    return [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": kind,
+            "metadata": metadata,
+            "rules": [
+                {"apiGroups": [r.group], "resources": [r.resource], "verbs": sorted(r.verbs)} for r in rules
+            ],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": f"{kind}Binding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": kind, "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
+        },
+    ]
