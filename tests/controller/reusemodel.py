@@ -42,6 +42,7 @@ from imex_dra.controller.forgetting import still_away
 from imex_dra.controller.nvlinkpartitions import NVLinkPartitionReconciler
 from imex_dra.controller.partitionplan import plan_partition
 from imex_dra.controller.plausibility import Counters
+from imex_dra.controller.releases import ReleaseCheck
 from imex_dra.daemon.plan import supersedes
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.hardware.protocol import Reading
@@ -289,11 +290,11 @@ class Model:
         if (away := still_away(caches, before)) != before.forgotten_nodes:
             self.forgotten[name] = away
             before = self.partitions[name] = self._partition(name, before.status)
-        reconciler = NVLinkPartitionReconciler(
-            cast("Client", LiveReads(self)), caches, cast("EventRecorder", None), Clock()
-        )
+        client = cast("Client", LiveReads(self))
+        reconciler = NVLinkPartitionReconciler(client, caches, cast("EventRecorder", None), Clock())
         reconciler.known = self.known[controller]
-        inputs = finish(reconciler.inputs(name, before))
+        released = finish(ReleaseCheck(client, caches).released_domains(before))
+        inputs = finish(reconciler.inputs(name, before, released))
         status = plan_partition(inputs, self.now).status
         self.known[controller][name] = Counters.of(status)
         if self.partitions[name] is None or before.status != status:

@@ -6,7 +6,7 @@ not noticed that it lost the Lease may still write; the resourceVersion of every
 with a conflict and plan again, so that they cannot assign one channel twice. See docs/design/channel-reuse.md.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 
 import structlog
@@ -19,24 +19,23 @@ from imex_dra.api.names import PARTITION_FINALIZER, PartitionId, name_format
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import (
     NVLINK_PARTITIONS,
-    ChannelState,
     DomainReference,
     NVLinkPartition,
     NVLinkPartitionSpec,
     NVLinkPartitionStatus,
 )
 from imex_dra.api.reasons import Explanation
-from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import AlreadyExists, NotFound, Undecodable
-from imex_dra.controller.caches import Caches, is_node_ready, pods_of, release_requested
+from imex_dra.controller.caches import Caches, is_node_ready, pods_of
 from imex_dra.controller.channels import ChannelDemand
 from imex_dra.controller.forgetting import without_returned_nodes
 from imex_dra.controller.partitionplan import PartitionInputs, PartitionPlan, plan_partition
 from imex_dra.controller.plausibility import Counters
 from imex_dra.controller.recovery import may_recover
+from imex_dra.controller.releases import ReleaseCheck
 from imex_dra.controller.settings import DEFAULTS, Settings
-from imex_dra.kube.client import Client, Selection
+from imex_dra.kube.client import Client
 from imex_dra.kube.events import EventRecorder
 from imex_dra.kube.patch import patch_changes
 
@@ -69,7 +68,8 @@ class NVLinkPartitionReconciler:
         if before is None:
             return None
         before = await without_returned_nodes(self._client, self._caches, before)
-        inputs = await self.inputs(name, before)
+        check = ReleaseCheck(self._client, self._caches)
+        inputs = await self.inputs(name, before, await check.released_domains(before))
         plan = plan_partition(inputs, self._clock.now())
         after = structs.replace(before, status=plan.status)
         # The plan is valid only for the status that it was made from: patch_changes writes with its
@@ -81,7 +81,8 @@ class NVLinkPartitionReconciler:
         self._report(inputs, plan)
         if self._is_unused(written):
             await self._delete(written)
-        return plan.recheck_after
+        delays = [delay for delay in (plan.recheck_after, check.recheck_after) if delay is not None]
+        return min(delays, default=None)
 
     async def _create_if_needed(self, name: PartitionId) -> NVLinkPartition | None:
         """A node in the partition needs it. A node elsewhere that still holds one of its channels does not."""
@@ -96,7 +97,9 @@ class NVLinkPartitionReconciler:
         except AlreadyExists:
             return await self._client.get(NVLINK_PARTITIONS, Key("", name))
 
-    async def inputs(self, name: PartitionId, partition: NVLinkPartition) -> PartitionInputs:
+    async def inputs(
+        self, name: PartitionId, partition: NVLinkPartition, released_domains: Set[str]
+    ) -> PartitionInputs:
         caches, status = self._caches, partition.status
         members = {member.node for member in status.members}
         labeled = {node.metadata.name for node in caches.nodes.by("clique", name)}
@@ -121,7 +124,7 @@ class NVLinkPartitionReconciler:
             },
             domains=await self._evidence(name, status, nvlink_nodes),
             demand={node: self._demand(node) for node in names},
-            released_domains=await self._released_domains(partition),
+            released_domains=released_domains,
             refused_domains={d.metadata.uid for d in caches.compute_domains.values() if caches.is_refused(d)},
             pods=self._pods(nvlink_nodes.keys() - members),
             known=self.known.get(name),
@@ -166,9 +169,13 @@ class NVLinkPartitionReconciler:
             if all(entry.name != name for entry in domain.status.partitions):
                 domains.append(domain)
                 continue
-            with suppress(NotFound):
+            try:
                 live = await self._client.get(COMPUTE_DOMAINS, key_of(domain))
-                domains += [live] if live.metadata.uid == domain.metadata.uid else []
+            except NotFound:
+                continue
+            except Undecodable:
+                live = domain  # It exists.
+            domains += [live] if live.metadata.uid == domain.metadata.uid else []
         return tuple(domains)
 
     def _demand(self, node: str) -> set[ChannelDemand]:
@@ -193,34 +200,6 @@ class NVLinkPartitionReconciler:
                 claims = self._caches.claims.by("domain", held.compute_domain)
                 pods[node, held.compute_domain] = pods_of(claim for claim in claims if node in claim.nodes)
         return pods
-
-    async def _released_domains(self, partition: NVLinkPartition) -> set[str]:
-        assigned = [e.compute_domain for e in partition.status.channels if e.state is ChannelState.ASSIGNED]
-        return {domain.uid for domain in assigned if await self._is_released(domain)}
-
-    async def _is_released(self, reference: DomainReference) -> bool:
-        domain = self._caches.compute_domain(reference.uid)
-        if domain is not None and not is_deleting(domain):
-            return False
-        if domain is not None and self._caches.allocated_claims(domain) and not release_requested(domain):
-            return False
-        # An object that is missing in a cache may exist: a watch can lag, and a list can come from a server that
-        # was restored. Releasing the channel of a running workload cannot be undone, so live reads must confirm
-        # it.
-        try:
-            found = await self._client.get(COMPUTE_DOMAINS, Key(reference.namespace, reference.name))
-            if found.metadata.uid != reference.uid or (is_deleting(found) and release_requested(found)):
-                return True
-            if not is_deleting(found):
-                return False
-            claims = await self._client.list(RESOURCE_CLAIMS, Selection(reference.namespace))
-        except NotFound:
-            return True
-        except Undecodable as error:
-            # It exists, and may be a claim of this ComputeDomain.
-            log.warning("channel not released", domain=f"{reference.namespace}/{reference.name}", error=str(error))
-            return False
-        return not any(reference.uid in claim.domain_uids for claim in claims)
 
     def _report(self, inputs: PartitionInputs, plan: PartitionPlan) -> None:
         """Logs and Events, only after the plan was written."""

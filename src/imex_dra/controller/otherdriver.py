@@ -216,5 +216,6 @@ class OtherDriverGuard:
                 with_other_driver(partition, found, self._clock.now()),
                 subresource="status",
             )
-            for partition in await self._client.list(NVLINK_PARTITIONS)
+            # One that cannot be decoded keeps its condition, and must not keep the controller from starting.
+            for partition in await self._client.list_decodable(NVLINK_PARTITIONS)
         ]
