@@ -36,6 +36,10 @@ _REPORT_PERIOD = 5.0
 """Seconds between two reports of the pods that block a deletion: a job that ends pod by pod must not cost a
 write for each pod."""
 
+_WAITING_PERIOD = 30.0
+"""Seconds after which it is said again why claims wait for a node: that depends on all nodes and on the claims of
+other ComputeDomains, whose changes do not trigger this one."""
+
 _START_PERIOD = 3.0
 """Seconds in which a ComputeDomain whose pods start may become Ready with a single status write."""
 
@@ -75,12 +79,13 @@ class ComputeDomainReconciler:
     async def _serve(self, domain: ComputeDomain) -> float | None:
         domain = await self._ensure_finalizer(domain)
         problem = await self._ensure_template(domain)
-        status = domain_status(self._inputs(domain, template_problem=problem), self._clock.now())
+        inputs = self._inputs(domain, template_problem=problem)
+        status = domain_status(inputs, self._clock.now())
         delay = self._start_delay(domain, status)
         if delay > 0:
             return delay
         await self._write_status(domain, status)
-        return None
+        return _WAITING_PERIOD if inputs.waiting is not None else None
 
     def _start_delay(self, domain: ComputeDomain, status: ComputeDomainStatus) -> float:
         """Seconds for which to hold this status back. A burst of pods is scheduled and prepared within seconds on
