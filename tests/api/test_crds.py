@@ -204,3 +204,29 @@ def test_the_node_map_of_a_partition_is_immutable(control_plane: ControlPlane) -
         control_plane.kubectl("patch", "nvlinkpartition", name, "--type=merge", '-p={"spec":{"maxNodes":18}}')
     with pytest.raises(Rejected, match=r"spec\.nameFormat"):
         control_plane.kubectl.apply({**body, "metadata": {"name": "x.1"}, "spec": {**spec, "nameFormat": "bad"}})
+
+
+@pytest.mark.kube
+@pytest.mark.parametrize(
+    ("status", "path"),
+    [
+        ({"address": "10.0.0.9\n10.6.6.6 kubernetes.default.svc"}, "status.address: Invalid value"),
+        ({"address": "1" * 46}, "status.address: Too long"),
+        ({"fabric": {"state": "broken", "reason": "x" * 1025}}, "status.fabric.reason: Too long"),
+        ({"unreachable": ["x" * 254]}, "status.unreachable[0]: Too long"),
+        ({"acknowledgedEpoch": 2**63 - 1}, "status.acknowledgedEpoch: Invalid value"),
+    ],
+    ids=["a second hosts line", "no address", "a long reason", "no node name", "an absurd counter"],
+)
+def test_a_report_that_would_harm_its_readers_is_rejected(
+    control_plane: ControlPlane, status: dict[str, Any], path: str
+) -> None:
+    name = f"n-{uuid.uuid4().hex[:8]}"
+    control_plane.kubectl.apply(
+        {"apiVersion": "imex-dra.io/v1alpha1", "kind": "NVLinkNode", "metadata": {"name": name}}
+    )
+    patch = json.dumps({"status": status})
+    with pytest.raises(Rejected, match=re.escape(path)):
+        control_plane.kubectl(
+            "patch", "nvlinknode", name, "--subresource=status", "--type=merge", f"--patch={patch}"
+        )

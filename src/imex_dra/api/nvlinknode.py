@@ -9,12 +9,25 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from imex_dra.api.limits import MAX_CHANNELS, MAX_COUNTER, MAX_NODES
+from imex_dra.api.limits import (
+    ADDRESS,
+    MAX_ADDRESS,
+    MAX_CHANNELS,
+    MAX_COUNTER,
+    MAX_NAME,
+    MAX_NODES,
+    MAX_TEXT,
+    MAX_UID,
+)
 from imex_dra.api.meta import Condition, ObjectMeta, Resource, View, shown
 
 READY = "Ready"
 CONNECTED = "Connected"
 """Condition: Unknown while the IMEX daemon is not READY, or nvidia-imex-ctl does not report its connections."""
+
+
+_MAX_HELD = 4096
+"""Claims on a node, and their channels. A node offers far fewer at a time (`imex node --max-claims`)."""
 
 
 class FabricState(StrEnum):
@@ -53,7 +66,11 @@ class Fabric(View, frozen=True, gc=False):
         ),
     ] = shown(FabricState.PENDING)
     reason: Annotated[
-        str, Meta(description="Why the fabric is not ok, or what is degraded while it is ok; one sentence.")
+        str,
+        Meta(
+            max_length=MAX_TEXT,
+            description="Why the fabric is not ok, or what is degraded while it is ok; one sentence.",
+        ),
     ] = ""
 
 
@@ -64,23 +81,30 @@ class Isolation(View, frozen=True, gc=False):
         IsolationState,
         Meta(description="open: another component on the node can give channels to containers."),
     ] = shown(IsolationState.ENFORCED)
-    reason: Annotated[str, Meta(description="Which component, and how; one sentence.")] = ""
+    reason: Annotated[str, Meta(max_length=MAX_TEXT, description="Which component, and how; one sentence.")] = ""
 
 
 class HeldChannel(View, frozen=True, gc=False, order=True):
     """A channel that processes on the node may have open."""
 
-    partition: Annotated[str, Meta(description="NVLinkPartition that assigned the channel.")]
+    partition: Annotated[str, Meta(max_length=MAX_NAME, description="NVLinkPartition that assigned the channel.")]
     channel: Annotated[int, Meta(ge=0, le=MAX_CHANNELS - 1, description="Channel number.")]
-    compute_domain: Annotated[str, Meta(description="UID of the ComputeDomain that it was assigned to.")]
+    compute_domain: Annotated[
+        str, Meta(max_length=MAX_UID, description="UID of the ComputeDomain that it was assigned to.")
+    ]
 
 
 class NVLinkNodeStatus(View, frozen=True):
     """What the node reports."""
 
     fabric: Annotated[Fabric, Meta(description="State of the NVLink fabric.")] = shown(Fabric())
-    partition: Annotated[str, Meta(description="NVLinkPartition of the node, as its GPUs report it.")] = ""
-    address: Annotated[str, Meta(description="IP address on which the IMEX daemon listens.")] = ""
+    partition: Annotated[
+        str, Meta(max_length=MAX_NAME, description="NVLinkPartition of the node, as its GPUs report it.")
+    ] = ""
+    address: Annotated[
+        str,
+        Meta(pattern=ADDRESS, max_length=MAX_ADDRESS, description="IP address on which the IMEX daemon listens."),
+    ] = ""
     index: Annotated[
         int,
         Meta(ge=-1, le=MAX_NODES - 1, description="Index that the running IMEX daemon uses; -1 if it has none."),
@@ -88,7 +112,7 @@ class NVLinkNodeStatus(View, frozen=True):
     imex_state: Annotated[ImexState, Meta(description="State that nvidia-imex-ctl reports.")] = shown(
         ImexState.UNAVAILABLE
     )
-    driver_version: Annotated[str, Meta(description="Version of the GPU driver.")] = ""
+    driver_version: Annotated[str, Meta(max_length=MAX_UID, description="Version of the GPU driver.")] = ""
     channel_count: Annotated[
         int, Meta(ge=0, le=MAX_CHANNELS, description="Number of channels that the GPU driver offers.")
     ] = 0
@@ -100,10 +124,15 @@ class NVLinkNodeStatus(View, frozen=True):
             description="Number of claims that the node can hold at a time; 0 if it is not known.",
         ),
     ] = 0
-    boot_id: Annotated[str, Meta(description="Boot ID of the node's kernel.")] = field(name="bootID", default="")
+    boot_id: Annotated[str, Meta(max_length=MAX_UID, description="Boot ID of the node's kernel.")] = field(
+        name="bootID", default=""
+    )
     imex_partition: Annotated[
         str,
-        Meta(description="NVLinkPartition whose member list the IMEX daemon applied; empty if it does not run."),
+        Meta(
+            max_length=MAX_NAME,
+            description="NVLinkPartition whose member list the IMEX daemon applied; empty if it does not run.",
+        ),
     ] = ""
     applied_generation: Annotated[
         int,
@@ -121,6 +150,7 @@ class NVLinkNodeStatus(View, frozen=True):
     held_channels: Annotated[
         tuple[HeldChannel, ...],
         Meta(
+            max_length=_MAX_HELD,
             description="Channels of claims prepared since the node booted, as of acknowledgedEpoch.",
             extra_json_schema={"x-kubernetes-list-type": "atomic"},
         ),
@@ -129,16 +159,18 @@ class NVLinkNodeStatus(View, frozen=True):
         Isolation()
     )
     unreachable: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(max_length=MAX_NAME)], ...],
         Meta(
+            max_length=MAX_NODES,
             description="Members that the IMEX daemon could not reach for at least five seconds; node names. Empty"
             " while the daemon is not READY.",
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()
     prepared_claims: Annotated[
-        tuple[str, ...],
+        tuple[Annotated[str, Meta(max_length=MAX_UID)], ...],
         Meta(
+            max_length=_MAX_HELD,
             description="UIDs of the ResourceClaims that are prepared on the node. A claim is added about a second"
             " after it was prepared, and removed when something else is written.",
             extra_json_schema={"x-kubernetes-list-type": "set"},

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from imex_dra.api.limits import MAX_CHANNELS, MAX_COUNTER, MAX_NODES
+from imex_dra.api.limits import ADDRESS, MAX_ADDRESS, MAX_CHANNELS, MAX_COUNTER, MAX_NODES
 from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View, shown
 from imex_dra.api.names import FORGET_ANNOTATION
 
@@ -86,7 +86,9 @@ class Member(View, frozen=True, gc=False):
     index: Annotated[
         int, Meta(ge=0, le=MAX_NODES - 1, description="Line of the node in the IMEX nodes file, counted from 0.")
     ]
-    address: Annotated[str, Meta(description="IP address of its IMEX daemon.")]
+    address: Annotated[
+        str, Meta(pattern=ADDRESS, max_length=MAX_ADDRESS, description="IP address of its IMEX daemon.")
+    ]
     state: Annotated[MemberState, Meta(description="State of the member, from its NVLinkNode and its Node.")]
     left_generation: Annotated[
         int, Meta(ge=0, le=MAX_COUNTER, description="First generation without this member, if it is leaving.")

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from imex_dra.api import reasons
 from imex_dra.api.computedomain import ComputeDomain, DomainNode, Readiness
+from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import key_of
 from imex_dra.api.nvlinknode import READY, FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import (
@@ -184,7 +185,7 @@ def _daemon_obstacle(node: str, member: Member, report: NVLinkNode) -> Explanati
 def _own_words(report: NVLinkNode) -> str:
     """Why the node says that it cannot serve claims; empty if it does not say so."""
     ready = find_condition(report.status.conditions, READY)
-    return ready.message if ready is not None and ready.status == "False" else ""
+    return ready.message[:MAX_TEXT] if ready is not None and ready.status == "False" else ""
 
 
 def _claims_obstacle(node: str, claims: Sequence[ResourceClaim], report: NVLinkNode | None) -> Explanation | None:

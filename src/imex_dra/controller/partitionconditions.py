@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from imex_dra.api import reasons
+from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import FabricState, NVLinkNode, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import (
@@ -164,7 +165,7 @@ def _cause(member: Member, nvlink_node: NVLinkNode | None, channel_count: int) -
 def _own_cause(report: NVLinkNodeStatus) -> str:
     own = find_condition(report.conditions, READY)
     if own is not None and own.status == "False":
-        return own.message
+        return own.message[:MAX_TEXT]
     if report.fabric.state is not FabricState.OK:
         return report.fabric.reason or f"its NVLink fabric is {report.fabric.state}"
     return f"its IMEX daemon is {report.imex_state}, with index {report.index}"

@@ -1,12 +1,23 @@
 """What the NVLinkNode says about the node: a pure function of the snapshot, the checkpoint and the last report."""
 
 from datetime import datetime
+from typing import TypeVar
 
 from msgspec import structs
 
 from imex_dra.api import reasons
+from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import OTHER_DRIVER, Condition
-from imex_dra.api.nvlinknode import CONNECTED, READY, FabricState, HeldChannel, ImexState, NVLinkNodeStatus
+from imex_dra.api.nvlinknode import (
+    CONNECTED,
+    READY,
+    Fabric,
+    FabricState,
+    HeldChannel,
+    ImexState,
+    Isolation,
+    NVLinkNodeStatus,
+)
 from imex_dra.api.nvlinkpartition import ChannelState, NVLinkPartition
 from imex_dra.api.reasons import Explanation
 from imex_dra.imex.link import DaemonState
@@ -15,6 +26,8 @@ from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.grant import Snapshot, node_obstacle
 from imex_dra.node.lasting import unconnected_members
 from imex_dra.node.prepared import DiskError
+
+F = TypeVar("F", Fabric, Isolation)
 
 
 def node_status(
@@ -37,7 +50,7 @@ def node_status(
     acknowledged = _acknowledged_epoch(snapshot, checkpoint, last)
     unreachable = _unreachable(snapshot, last)
     status = NVLinkNodeStatus(
-        fabric=snapshot.reading.fabric,
+        fabric=_cut(snapshot.reading.fabric),
         partition=snapshot.partition_id,
         address=address,
         index=daemon.index,
@@ -50,7 +63,7 @@ def node_status(
         applied_generation=daemon.generation,
         acknowledged_epoch=acknowledged,
         held_channels=_held_channels(snapshot, checkpoint, acknowledged, last),
-        isolation=snapshot.reading.isolation,
+        isolation=_cut(snapshot.reading.isolation),
         unreachable=unreachable,
         prepared_claims=_prepared_claims(snapshot, checkpoint, last),
         conditions=_conditions(snapshot, readiness, unreachable, last.conditions, now),
@@ -59,6 +72,11 @@ def node_status(
         structs.replace(status, prepared_claims=last.prepared_claims) == last
     )
     return last if unprepared_only else status
+
+
+def _cut(found: F) -> F:
+    """The API server refuses a reason that is too long, and with it the whole report."""
+    return structs.replace(found, reason=found.reason[:MAX_TEXT])
 
 
 def _live_channels(checkpoint: Checkpoint, boot_id: str) -> tuple[HeldChannel, ...]:
