@@ -78,7 +78,6 @@ def test_an_nvlinknode_without_a_node_does_not_join() -> None:
             nvlink_node("a", fabric=FabricState.BROKEN, index=0, state=ImexState.READY),
             MemberState.NOT_READY,
         ),
-        (MemberState.READY, nvlink_node("a", fabric=FabricState.NONE, partition=""), MemberState.UNKNOWN),
         (MemberState.UNKNOWN, nvlink_node("a", index=0, state=ImexState.READY), MemberState.READY),
         (MemberState.UNKNOWN, nvlink_node("a"), MemberState.NOT_READY),
     ],
@@ -99,8 +98,12 @@ def test_a_member_without_an_nvlinknode_is_unknown_and_does_not_leave() -> None:
 
 @pytest.mark.parametrize(
     ("nvlink_nodes", "nodes"),
-    [([ready("a", 0, 5)], {"a"}), ([ready("a", 0, 5), nvlink_node("b", partition=ELSEWHERE)], {"a", "b"})],
-    ids=["Node deleted", "NVLinkNode names another partition"],
+    [
+        ([ready("a", 0, 5)], {"a"}),
+        ([ready("a", 0, 5), nvlink_node("b", partition=ELSEWHERE)], {"a", "b"}),
+        ([ready("a", 0, 5), nvlink_node("b", fabric=FabricState.NONE, partition="")], {"a", "b"}),
+    ],
+    ids=["Node deleted", "NVLinkNode names another partition", "proven to have no fabric"],
 )
 def test_a_member_leaves_on_positive_evidence_and_the_generation_changes(
     nvlink_nodes: list[NVLinkNode], nodes: set[str]

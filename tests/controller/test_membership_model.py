@@ -114,6 +114,8 @@ class MembershipMachine(RuleBasedStateMachine):
     def a_machine_changes(self, node: str, address: str, fabric: FabricState) -> None:
         if machine := self.model.machines.get(node):
             machine.address, machine.fabric = address, fabric
+            if fabric is FabricState.NONE:
+                machine.daemon = None
 
     @rule(node=NODES, partition=st.sampled_from([HERE, ELSEWHERE]))
     def a_machine_moves(self, node: str, partition: str) -> None:
@@ -141,8 +143,11 @@ class MembershipMachine(RuleBasedStateMachine):
         changed = model.addresses() != addresses
         assert model.plan.generation == before.generation + changed
         for node in staying.keys() - model.staying().keys():
-            moved = node in model.nvlink_nodes and model.nvlink_nodes[node].status.partition == ELSEWHERE
-            assert node not in model.machines or moved, f"{node} left without evidence"
+            report = model.nvlink_nodes.get(node)
+            gone = report and (
+                report.status.partition == ELSEWHERE or report.status.fabric.state is FabricState.NONE
+            )
+            assert node not in model.machines or gone, f"{node} left without evidence"
         for node, member in model.staying().items():
             if node in staying:
                 assert member.index == staying[node].index, f"the index of {node} changed"

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from imex_dra.api.limits import MAX_COUNTER, MAX_REPORTED_COUNTER
-from imex_dra.api.nvlinknode import HeldChannel, ImexState, NVLinkNode
+from imex_dra.api.nvlinknode import FabricState, HeldChannel, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import (
     ChannelAssignment,
     ChannelState,
@@ -52,7 +52,10 @@ HIGH = report("b", acknowledged=99)
         (STATUS, [report("a", acknowledged=98), HIGH], None, set()),
         (STATUS, [report("a"), report("b", applied=9)], None, set()),
         (STATUS, [report("a", partition=ELSEWHERE), HIGH], None, set()),
-        (RECOVERING, [report("a"), HIGH], Counters(3, 5), set()),
+        (STATUS, [report("a"), report("b", applied=106)], None, {"b"}),
+        (STATUS, [report("a", applied=9), report("b", applied=106)], None, set()),
+        (RECOVERING, [report("a"), HIGH], None, set()),
+        (RECOVERING, [report("a"), HIGH], Counters(3, 5), {"b"}),
         (NVLinkPartitionStatus(), [report("a"), HIGH], None, set()),
         (RECOVERING, [report("a"), report("b", acknowledged=MAX_REPORTED_COUNTER + 1)], None, {"b"}),
         (NVLinkPartitionStatus(), [report("b", applied=MAX_COUNTER)], None, {"b"}),
@@ -69,7 +72,10 @@ HIGH = report("b", acknowledged=99)
         "a new leader: all say so",
         "a new leader: a later member list is possible",
         "a new leader: the other member is elsewhere",
-        "the partition recovers",
+        "a new leader: live members contradict the member list",
+        "a new leader: a live member has a later list, too",
+        "a new leader: the partition recovers",
+        "the partition recovers, and this leader has reset it",
         "the status was lost",
         "too large even then: epoch",
         "too large even then: member list",
@@ -115,6 +121,7 @@ def test_the_message_names_the_node_and_both_values() -> None:
 
 
 MOVED = nvlink_node("b", partition=ELSEWHERE)
+NO_FABRIC = nvlink_node("b", partition="", fabric=FabricState.NONE)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +149,7 @@ def test_a_move_is_contradicted_by_a_live_member_that_still_reaches_the_node(
     members: tuple[Member, ...], a: NVLinkNode, not_ready: set[str], expected: dict[str, str]
 ) -> None:
     assert contradicted_moves(HERE, members, by_name(a, MOVED), not_ready) == expected
+    assert contradicted_moves(HERE, members, by_name(a, NO_FABRIC), not_ready) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A partition status that was lost or restored: detected, completed, and closed until every node has reported."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from imex_dra.controller.recovery import kept_members, lagging, reset_if_stale, 
 from tests.controller.partition import ELSEWHERE, HERE, NOW, member, nvlink_node
 
 STATUS = NVLinkPartitionStatus(generation=5, members=(member("a", 0),), epoch=3)
+LONG_AGO = datetime.fromtimestamp(1, UTC)
+"""With it, counters that start at the time are as small as those of the reports."""
 
 
 def domain(uid: str, *channels: int, partition: str = HERE) -> ComputeDomain:
@@ -42,7 +45,7 @@ def test_a_status_that_no_node_contradicts_is_kept() -> None:
         nvlink_node("b", acknowledged=0),
         nvlink_node("c", partition=ELSEWHERE, acknowledged=9),
     )
-    assert reset_if_stale(HERE, STATUS, reports, [domain("d", 4)], {"x"}) == STATUS
+    assert reset_if_stale(HERE, STATUS, reports, [domain("d", 4)], {"x"}, LONG_AGO) == STATUS
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_a_status_that_no_node_contradicts_is_kept() -> None:
     ids=["later epoch", "later member list"],
 )
 def test_a_status_is_reset_if_a_node_knows_a_later_one(proof: NVLinkNode) -> None:
-    after = reset_if_stale(HERE, STATUS, by_name(nvlink_node("a", acknowledged=3), proof), [], {"x"})
+    after = reset_if_stale(HERE, STATUS, by_name(nvlink_node("a", acknowledged=3), proof), [], {"x"}, LONG_AGO)
     assert after.epoch == max(3, proof.status.acknowledged_epoch) + 2
     assert after.pending_reports == ("a", "b", "x")
     assert after.generation == after.required_generation == max(5, proof.status.applied_generation) + 1
@@ -61,8 +64,8 @@ def test_a_status_is_reset_if_a_node_knows_a_later_one(proof: NVLinkNode) -> Non
 
 def test_a_status_is_reset_if_the_leader_knows_that_it_wrote_a_later_one() -> None:
     reports = by_name(nvlink_node("a", acknowledged=3, applied=5))
-    assert reset_if_stale(HERE, STATUS, reports, [], (), Counters(3, 5)) == STATUS
-    after = reset_if_stale(HERE, STATUS, reports, [], (), Counters(8, 9))
+    assert reset_if_stale(HERE, STATUS, reports, [], (), LONG_AGO, Counters(3, 5)) == STATUS
+    after = reset_if_stale(HERE, STATUS, reports, [], (), LONG_AGO, Counters(8, 9))
     assert (after.epoch, after.generation, after.pending_reports) == (10, 10, ("a",))
 
 
@@ -104,7 +107,7 @@ def test_a_member_with_a_channel_that_the_status_does_not_know_proves_a_backup(
     status: NVLinkPartitionStatus, holder: NVLinkNode, is_stale: bool
 ) -> None:
     """Assignments change neither the epoch nor the generation."""
-    after = reset_if_stale(HERE, status, by_name(holder), [], ())
+    after = reset_if_stale(HERE, status, by_name(holder), [], (), LONG_AGO)
     assert (after != status) is is_stale
     assert bool(after.pending_reports) is is_stale
 
@@ -112,12 +115,12 @@ def test_a_member_with_a_channel_that_the_status_does_not_know_proves_a_backup(
 def test_a_channel_in_dispute_proves_nothing() -> None:
     disputed = structs.replace(entry(7, ""), compute_domain=DISPUTED, state=ChannelState.RELEASED)
     status = structs.replace(STATUS, channels=(disputed,))
-    assert reset_if_stale(HERE, status, by_name(nvlink_node("a", held=(HOLDING,))), [], ()) == status
+    assert reset_if_stale(HERE, status, by_name(nvlink_node("a", held=(HOLDING,))), [], (), LONG_AGO) == status
 
 
 def test_a_status_that_recovers_is_not_reset_again_by_what_nodes_hold() -> None:
     status = structs.replace(STATUS, pending_reports=("a",))
-    assert reset_if_stale(HERE, status, by_name(nvlink_node("a", held=(HOLDING,))), [], ()) == status
+    assert reset_if_stale(HERE, status, by_name(nvlink_node("a", held=(HOLDING,))), [], (), LONG_AGO) == status
 
 
 def running(node: str, index: int, applied: int, **more: Any) -> NVLinkNode:
@@ -179,10 +182,30 @@ def test_a_suspended_member_of_a_restored_status_stays_suspended_while_its_node_
 def test_a_new_status_waits_for_reports_if_the_partition_was_used_before(
     reports: dict[str, NVLinkNode], domains: list[ComputeDomain], pending_reports: tuple[str, ...]
 ) -> None:
-    after = reset_if_stale(HERE, NVLinkPartitionStatus(), reports, domains, {"x"})
-    increment = 2 if pending_reports else 1
-    assert after.epoch == reports["a"].status.acknowledged_epoch + increment
+    after = reset_if_stale(HERE, NVLinkPartitionStatus(), reports, domains, {"x"}, LONG_AGO)
+    known = max(reports["a"].status.acknowledged_epoch, 1)
+    assert after.epoch == (known + 2 if pending_reports else 1)
     assert after.pending_reports == pending_reports
+
+
+@pytest.mark.parametrize(
+    "reports", [{}, by_name(nvlink_node("a", acknowledged=7, applied=9))], ids=["new", "lost"]
+)
+def test_the_counters_of_a_new_status_are_above_those_of_nodes_that_do_not_report(
+    reports: dict[str, NVLinkNode],
+) -> None:
+    """A node that is off may know higher counters of an earlier object than the nodes that report."""
+    after = reset_if_stale(HERE, NVLinkPartitionStatus(), reports, [], {"x"}, NOW)
+    assert min(after.epoch, after.generation) >= NOW.timestamp()
+
+
+def test_a_status_is_reset_if_it_lacks_a_channel_that_the_leader_assigned() -> None:
+    """The node that got the channel may not have reported it yet."""
+    written = structs.replace(STATUS, channels=(entry(7, "job"),))
+    after = reset_if_stale(HERE, STATUS, {}, [], (), LONG_AGO, Counters.of(written))
+    assert after.pending_reports == ("a",)
+    assert reset_if_stale(HERE, written, {}, [], (), LONG_AGO, Counters.of(written)) == written
+    assert reset_if_stale(HERE, after, {}, [], (), LONG_AGO, Counters.of(after)) == after
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from msgspec import structs
 
+from imex_dra.api.nvlinknode import FabricState
 from imex_dra.api.nvlinkpartition import NVLinkPartition
+from imex_dra.imex.memberlist import leave
 from imex_dra.node.state import member_list_for_daemon
-from tests.node.snapshots import PARTITION, daemon, healthy_except, member, partition
+from tests.node.snapshots import PARTITION, daemon, healthy_except, member, partition, reading
 
 
 def at(generation: int, found: NVLinkPartition, **status: object) -> NVLinkPartition:
@@ -25,3 +27,11 @@ def test_a_member_of_a_recovering_partition_gets_no_list_because_it_may_be_incom
     recovering = at(6, partition(member()), pending_reports=("n2",))
     found = healthy_except(watched_partition=recovering, daemon=RUNNING, is_publisher=True)
     assert member_list_for_daemon(found) is None
+
+
+def test_a_node_that_is_proven_to_have_no_fabric_leaves_the_partition_of_its_daemon() -> None:
+    no_fabric = healthy_except(reading=reading(FabricState.NONE), daemon=RUNNING, is_publisher=True)
+    assert member_list_for_daemon(no_fabric) == leave("")
+    not_up_yet = structs.replace(no_fabric, reading=reading(FabricState.PENDING))
+    assert member_list_for_daemon(not_up_yet) is None
+    assert member_list_for_daemon(structs.replace(no_fabric, is_publisher=False)) is None

@@ -545,9 +545,9 @@ def invented_channel(*, node: str, partition: str) -> Explanation:
 def contradicted_move(*, node: str, partition: str, witness: str) -> Explanation:
     return Explanation(
         Reason.CONTRADICTED_MOVE,
-        f"node {node} reports another NVLink partition, but member {witness} still reaches it in {partition}: it"
-        " neither leaves nor joins",
-        "if it has moved, check that imex daemon runs on both nodes",
+        f"node {node} reports that it is no longer in NVLink partition {partition}, but member {witness} still"
+        " reaches it there: it neither leaves nor joins another",
+        "check that imex daemon runs on both nodes",
     )
 
 

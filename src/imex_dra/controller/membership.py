@@ -1,10 +1,10 @@
 """The members of a partition: which index each one has, and when one has left. Pure.
 
-A member leaves only on positive evidence: its Node object is gone, its NVLinkNode names another partition, or its
-report cannot be true. A missing report, a Node that is not Ready or a fabric that is not up is not evidence: the
-state becomes Unknown or NotReady, and the member keeps its index and address. An index is used again only after
-every other member has applied a member list without its previous owner; a member that does not report may still
-run with an older list, unless it is Suspended (`liveness`).
+A member leaves only on positive evidence: its Node object is gone, its NVLinkNode names another partition or
+proves that there is no NVLink fabric, or its report cannot be true. A missing report, a Node that is not Ready or
+a fabric that is not up is not evidence: the state becomes Unknown or NotReady, and the member keeps its index and
+address. An index is used again only after every other member has applied a member list without its previous owner;
+a member that does not report may still run with an older list, unless it is Suspended (`liveness`).
 
 See docs/design/membership.md.
 """
@@ -118,8 +118,11 @@ class _Update(NamedTuple):
     def _is_gone(self, node: str, nvlink_node: NVLinkNode | None) -> bool:
         if node not in self.inputs.existing_nodes or node in self.inputs.expelled:
             return True
-        moved = nvlink_node is not None and nvlink_node.status.partition not in ("", self.inputs.partition)
-        return moved and node not in self.inputs.contradicted
+        if nvlink_node is None:
+            return False
+        moved = nvlink_node.status.partition not in ("", self.inputs.partition)
+        has_no_fabric = nvlink_node.status.fabric.state is FabricState.NONE
+        return (moved or has_no_fabric) and node not in self.inputs.contradicted
 
     def _is_refused_after_recovery(self, member: Member) -> bool:
         # A member that recovery kept without proof is Suspended, and no daemon got a list with it so far. From now

@@ -147,7 +147,7 @@ def _base(inputs: PartitionInputs, now: datetime) -> _Base:
     name, domains, not_ready = inputs.name, inputs.domains, inputs.not_ready_nodes
     implausible = implausible_reports(name, inputs.status, inputs.nvlink_nodes, not_ready, inputs.known)
     believed = {node: found for node, found in inputs.nvlink_nodes.items() if node not in implausible}
-    status = reset_if_stale(name, inputs.status, believed, domains, inputs.labeled_nodes, inputs.known)
+    status = reset_if_stale(name, inputs.status, believed, domains, inputs.labeled_nodes, now, inputs.known)
     pending_reports = still_pending(name, status, believed, inputs.existing_nodes)
     channels = status.channels
     # Evidence is merged up to and including the plan in which the last report arrives. After that the partition

@@ -5,18 +5,21 @@ whole partition, and are checked here: that the partition had an epoch, a member
 status does not know (the status is then reset, see `recovery`), and how many channels there are.
 """
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from imex_dra.api import reasons
 from imex_dra.api.limits import MAX_REPORTED_COUNTER
 from imex_dra.api.names import PartitionId
-from imex_dra.api.nvlinknode import ImexState, NVLinkNode, NVLinkNodeStatus
+from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import Member, MemberState, NVLinkPartitionStatus
 from imex_dra.api.reasons import Explanation
 from imex_dra.controller.evidence import recorded_channels, unrecorded_holders
 
 _DEFAULT_CHANNEL_COUNT = 2048
+
+_MAX_LAG = 100
+"""Member lists by which all live members of a partition can lag behind one of them: a rack that starts."""
 
 
 class Counters(NamedTuple):
@@ -49,8 +52,7 @@ def implausible_reports(
         for member in status.members
         if member.state is MemberState.READY and member.node in reports and member.node not in not_ready_nodes
     }
-    slowest = min((reports[node].acknowledged_epoch for node in witnesses), default=None)
-    limit = _highest_possible(status, known, slowest)
+    limit = _highest_possible(status, known, [reports[node] for node in witnesses])
     invented = {
         node: reasons.invented_channel(node=node, partition=partition)
         for node in unrecorded_holders(partition, status, nvlink_nodes)
@@ -70,20 +72,27 @@ def implausible_reports(
 
 
 def _highest_possible(
-    status: NVLinkPartitionStatus, known: Counters | None, slowest_acknowledgment: int | None
+    status: NVLinkPartitionStatus, known: Counters | None, witnesses: Sequence[NVLinkNodeStatus]
 ) -> Counters:
     highest = Counters(MAX_REPORTED_COUNTER, MAX_REPORTED_COUNTER)
-    # A partition that recovers was put together from the reports that there were, so a later one may be higher.
-    if not status.epoch or status.pending_reports:
+    if not status.epoch:
         return highest
-    # Only the leader increments the counters. A status that is below them was restored (`recovery`).
+    # Only the leader increments the counters. A status that is below them was restored (`recovery`). While the
+    # partition recovers this holds, too: its counters were set above all earlier ones (`recovery.reset_if_stale`).
     if known is not None and known.epoch >= status.epoch and known.generation >= status.generation:
         return known
+    if status.pending_reports or not witnesses:
+        return highest
     # A leader that has just started does not know what its predecessor wrote. But the epoch is never more than one
-    # ahead of the slowest live member (`epochs.next_epoch`), so a higher one contradicts that member.
-    if slowest_acknowledgment is not None and slowest_acknowledgment <= status.epoch:
-        return Counters(status.epoch + 1, MAX_REPORTED_COUNTER)
-    return highest
+    # ahead of the slowest live member (`epochs.next_epoch`), and live members apply a list within seconds. So what
+    # is far above the status contradicts members that know nothing above it.
+    epoch, generation = highest[:2]
+    if min(witness.acknowledged_epoch for witness in witnesses) <= status.epoch:
+        epoch = status.epoch + 1
+    above = sum(witness.applied_generation > status.generation for witness in witnesses)
+    if above <= 1 and above < len(witnesses):
+        generation = status.generation + _MAX_LAG
+    return Counters(epoch, generation)
 
 
 def contradicted_moves(
@@ -92,9 +101,10 @@ def contradicted_moves(
     nvlink_nodes: Mapping[str, NVLinkNode],
     not_ready_nodes: Set[str],
 ) -> dict[str, str]:
-    """Members that name another partition although a live member still reaches them here; with this witness.
+    """Members that name another partition, or none, although a live member still reaches them here; with this
+    witness.
 
-    The daemon of a node that has really moved stops, and after a few seconds no member reaches it.
+    The daemon of a node that is really no longer here stops, and after a few seconds no member reaches it.
     """
     members = list(members)
     reports = {
@@ -111,13 +121,17 @@ def contradicted_moves(
     return {
         member.node: witness
         for member in members
-        if member.state is not MemberState.LEAVING and _names_another(partition, nvlink_nodes.get(member.node))
+        if member.state is not MemberState.LEAVING and _has_gone(partition, nvlink_nodes.get(member.node))
         if (witness := _witness(member.node, witnesses)) is not None
     }
 
 
-def _names_another(partition: PartitionId, nvlink_node: NVLinkNode | None) -> bool:
-    return nvlink_node is not None and nvlink_node.status.partition not in ("", partition)
+def _has_gone(partition: PartitionId, nvlink_node: NVLinkNode | None) -> bool:
+    """By its own words."""
+    if nvlink_node is None:
+        return False
+    status = nvlink_node.status
+    return status.fabric.state is FabricState.NONE or status.partition not in ("", partition)
 
 
 def _witness(node: str, witnesses: Mapping[str, NVLinkNodeStatus]) -> str | None:

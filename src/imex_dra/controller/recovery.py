@@ -10,6 +10,7 @@ docs/design/channel-reuse.md and docs/design/membership.md.
 """
 
 from collections.abc import Iterable, Mapping, Set
+from datetime import datetime
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from imex_dra.api.computedomain import ComputeDomain
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, NVLinkNode, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import Member, MemberState, NVLinkPartitionStatus
-from imex_dra.controller.evidence import unrecorded_holders
+from imex_dra.controller.evidence import recorded_channels, unrecorded_holders
 from imex_dra.controller.membership import MemberPlan, counted, staying
 from imex_dra.controller.plausibility import Counters
 
@@ -28,6 +29,7 @@ def reset_if_stale(
     nvlink_nodes: Mapping[str, NVLinkNode],
     domains: Iterable[ComputeDomain],
     labeled_nodes: Iterable[str],
+    now: datetime,
     known: Counters | None = None,
 ) -> NVLinkPartitionStatus:
     """`nvlink_nodes`: without implausible reports. `labeled_nodes`: nodes that were in this partition, according
@@ -35,12 +37,16 @@ def reset_if_stale(
     """
     reports = {n: node.status for n, node in nvlink_nodes.items() if node.status.partition == partition}
     epoch, generation, _ = _highest_counters(reports.values(), known)
+    # The counters of a partition grow by far less than one a second. So if they start at the time in seconds, they
+    # are above those of every earlier object of this name, even if no node that knows them reports at the moment.
+    # Otherwise a node that was off would return with counters that seem impossible (`plausibility`).
+    start = int(now.timestamp())
     is_stale = _is_stale(partition, status, nvlink_nodes, known)
     if status.epoch and not is_stale:
         return status
     # Epoch 0 is a status that was never written: of a new partition, or of one whose object was deleted.
     if not is_stale and not _was_used(partition, nvlink_nodes.values(), domains):
-        return structs.replace(status, epoch=1)
+        return structs.replace(status, epoch=start, generation=start)
     nodes = {*reports, *labeled_nodes, *status.pending_reports, *(member.node for member in status.members)}
     return structs.replace(
         status,
@@ -49,11 +55,11 @@ def reset_if_stale(
         # epoch, as long as the report of one such member is left. With +1, that node would acknowledge the new
         # epoch although a prepare with the lost status still passes its fence. A Suspended member may lag behind
         # by many epochs; it is below the new one in any case.
-        epoch=max(epoch, status.epoch) + 2,
+        epoch=max(epoch, status.epoch, start) + 2,
         # Above every generation that a daemon may have applied, also if the addresses turn out to be the same:
         # every member must confirm a list that does not contain nodes which have vanished.
-        generation=max(generation, status.generation) + 1,
-        required_generation=max(generation, status.generation) + 1,
+        generation=max(generation, status.generation, start) + 1,
+        required_generation=max(generation, status.generation, start) + 1,
         members=tuple(staying(status.members)),
         pending_reports=tuple(sorted(nodes)),
     )
@@ -81,7 +87,11 @@ def _is_stale(
     if epoch > status.epoch or generation > status.generation:
         return True
     # While reports are pending, what they hold is merged into the status.
-    return not status.pending_reports and bool(unrecorded_holders(partition, status, nvlink_nodes))
+    if status.pending_reports:
+        return False
+    # Only this leader removes a channel, and remembers that it did. The node that got it may report it later.
+    lost = known.channels - recorded_channels(status) if known else frozenset()
+    return bool(lost or unrecorded_holders(partition, status, nvlink_nodes))
 
 
 def _highest_counters(reports: Iterable[NVLinkNodeStatus], known: Counters | None) -> Counters:

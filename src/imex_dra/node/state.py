@@ -6,9 +6,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+import structlog
 from msgspec import structs
 
 from imex_dra.api.names import PartitionId
+from imex_dra.api.nvlinknode import FabricState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
 from imex_dra.base.errors import Rejected
 from imex_dra.base.waiting import wait_any
@@ -19,6 +21,8 @@ from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
 from imex_dra.node.grant import Snapshot, partition_of
+
+log = structlog.get_logger()
 
 _RECONNECT_PERIOD = 0.2
 _NO_ANSWER = "imex daemon does not answer on this node"
@@ -49,7 +53,12 @@ class NodeState:
 
 async def follow_hardware(hardware: Hardware, state: NodeState) -> NoReturn:
     while True:
-        state.update(reading=await hardware.read())
+        try:
+            state.update(reading=await hardware.read())
+        except OSError as error:
+            # Files of the host may fail, or vanish in the middle of an update of the GPU driver. The next reading
+            # says what is true; until then the last one counts.
+            log.warning("the hardware cannot be read", error=str(error), retry_in=hardware.period)
         await asyncio.sleep(hardware.period)
 
 
@@ -111,17 +120,22 @@ async def _send_member_lists(writer: asyncio.StreamWriter, state: NodeState) -> 
             changed, snapshot = state.changed, state.snapshot
             member_list = member_list_for_daemon(snapshot)
             if member_list is not None and member_list != sent:
-                writer.write(frame(member_list))
-                await writer.drain()
                 sent = member_list
+                try:
+                    writer.write(frame(member_list))
+                except Rejected as error:
+                    log.error("the member list cannot be sent to imex daemon", error=str(error))
+                await writer.drain()
             await wait_any(changed)
 
 
 def member_list_for_daemon(snapshot: Snapshot) -> MemberList | None:
     """The list to apply, or the order to stop a daemon that runs where the node is not, or no longer, a member."""
     elsewhere = snapshot.daemon.partition not in ("", snapshot.partition_id)
+    # Without a partition, only a node that is proven to have no fabric leaves the one of its daemon.
+    is_certain = snapshot.partition_id or snapshot.reading.fabric.state is FabricState.NONE
     # Only the publisher gives the order: the other program may know an older partition id.
-    if elsewhere and snapshot.partition_id and snapshot.is_publisher:
+    if elsewhere and is_certain and snapshot.is_publisher:
         return leave(snapshot.partition_id)
     if snapshot.expelled and snapshot.is_publisher:
         return leave(PartitionId(""))
