@@ -259,6 +259,8 @@ async def test_claims_that_wait_for_the_scheduler_are_shown_until_it_allocates_t
     waiting = await cluster.create_waiting_claim(domain, pod="rank-1")
     await cluster.prepare(node, claim)
     await cluster.settle(reconcilers, domain)
+    # Why it waits depends on objects that do not trigger this ComputeDomain.
+    assert await reconcilers.domains.reconcile(key_of(domain)) == 30.0
     assert (await cluster.domain_conditions("one"))["Ready"] == (
         "False",
         "ClaimsWaiting",
@@ -268,6 +270,7 @@ async def test_claims_that_wait_for_the_scheduler_are_shown_until_it_allocates_t
     await cluster.delete_claim(waiting)
     await cluster.settle(reconcilers, domain)
     assert (await cluster.domain_conditions("one"))["Ready"][0] == "True"
+    assert await reconcilers.domains.reconcile(key_of(domain)) is None
 
 
 async def test_a_node_without_nvlink_leads_to_a_warning(cluster: Cluster) -> None:
