@@ -22,7 +22,7 @@ from tests.waiting import until_async
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(500)]
 
-TAKEOVER = 15 + 2 + 15
+TAKEOVER = 15 + 2 + 60
 """Seconds until the Lease expires, until a candidate tries again, and for what a busy machine needs to work."""
 
 WORKERS = 9

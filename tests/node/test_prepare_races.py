@@ -260,6 +260,6 @@ async def test_the_error_at_the_deadline_names_the_answer_of_the_api_server(
     """The server asks to wait for longer than the call may last: there is a last attempt before the deadline."""
     claim = await fixture.create_claim("uid-job")
     proxy.answer(429, times=10_000, retry_after="600")
-    with pytest.raises(NotYet, match=r"injected 429 \(waited [23] s\)"):
-        await fixture.preparer(proxied_client, deadline=3.0).prepare(claim)
+    with pytest.raises(NotYet, match=r"injected 429 \(waited \d+ s\)"):
+        await fixture.preparer(proxied_client, deadline=5.0).prepare(claim)
     assert sum("/resourceclaims/" in request for request in proxy.requests) == 2
