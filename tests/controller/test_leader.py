@@ -176,8 +176,8 @@ async def test_a_claim_that_is_allocated_after_the_deletion_of_its_computedomain
 async def test_the_life_of_a_computedomain_with_18_pods_costs_9_writes(
     cluster: Cluster, control_plane: ControlPlane
 ) -> None:
-    """Events aside. Every node has one pod, and reports on its own. Changes are gathered for some time; on a machine
-    that needs longer for all of them, each further period may cost a write.
+    """Events aside. Every node has one pod, and reports on its own. Changes are gathered for some time. On a busy
+    machine, which needs longer for all of them, each further period may cost a write.
     """
     clock = asyncio.get_running_loop().time
     nodes = [await cluster.create_node(f"n{n:02}", address=f"10.0.0.{n}") for n in range(18)]

@@ -91,6 +91,17 @@ def test_claims_that_do_not_conflict_are_prepared_side_by_side(disk: NodeDisk, s
     assert disk.held_channels().keys() == disk.spec_channels().keys() == {"c1", "c2"}
 
 
+def test_a_claim_that_another_program_has_prepared_meanwhile_keeps_its_channel(disk: NodeDisk) -> None:
+    first = prepared_claim("c1", channel=7)
+    disk.add(first)
+    claims = disk.prepared_claims()
+    assert claims.add(prepared_claim("c1", channel=8), claims.read()) == first
+    assert disk.held_channels() == disk.spec_channels() == {"c1": 7}
+    rebooted = prepared_claim("c1", channel=8, boot_id="boot-2")
+    assert claims.add(rebooted, claims.read()) == rebooted
+    assert disk.held_channels() == disk.spec_channels() == {"c1": 8}
+
+
 def test_claims_without_a_channel_never_conflict(disk: NodeDisk) -> None:
     for uid, domain in (("c1", "job"), ("c2", "other")):
         disk.add(prepared_claim(uid, channel=-1, partition="", domain=domain))

@@ -51,6 +51,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 )
 @click.option(
     "--prepare-deadline",
+    type=click.FloatRange(1, 44),
     default=DEADLINE,
     show_default=True,
     help="Seconds that a prepare may wait; must be less than the kubelet's limit of 45.",

@@ -137,7 +137,7 @@ class ClaimPreparer:
                 cause = "its boot ID is not known"
                 raise NotYet(fabric_pending(node=self._state.snapshot.node, cause=cause).message())
             try:
-                await asyncio.to_thread(self._prepared.add, claim, checkpoint, grant.epoch)
+                return await asyncio.to_thread(self._prepared.add, claim, checkpoint, grant.epoch)
             except StaleGrant:
                 if not deadline.remaining():
                     raise
@@ -147,8 +147,6 @@ class ClaimPreparer:
                 await asyncio.sleep(_STALE_PAUSE)
                 latest = await asyncio.to_thread(self._prepared.read)
                 checkpoint = structs.replace(latest, unprepare_sequence=latest.sequence_at(began))
-                continue
-            return claim
 
     async def _wait_for_grant(
         self,

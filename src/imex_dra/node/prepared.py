@@ -63,14 +63,20 @@ class PreparedClaims(Struct, frozen=True):
         with self._locked():
             return self._load()
 
-    def add(self, claim: PreparedClaim, read_before: Checkpoint, epoch: int = 0) -> None:
-        """Commits a prepare. `read_before` is the checkpoint that the decision was based on, `epoch` that of the
-        partition that granted the channel.
+    def add(self, claim: PreparedClaim, read_before: Checkpoint, epoch: int = 0) -> PreparedClaim:
+        """Commits a prepare, and returns what is prepared now. `read_before` is the checkpoint that the decision
+        was based on, `epoch` that of the partition that granted the channel.
         """
         with self._locked():
             checkpoint = self._load()
             if checkpoint.unprepared_since(claim.uid, checkpoint.sequence_at(read_before)):
                 raise NotYet(claim_unprepared(claim=str(claim)).message())
+            # Another program of this node, or an earlier call, may have prepared it meanwhile, and the kubelet may
+            # have started the pod with that channel.
+            existing = checkpoint.claims.get(claim.uid)
+            if existing is not None and existing.boot_id == claim.boot_id:
+                self._write_spec(existing)
+                return existing
             self._check_fence(checkpoint, claim, read_before.file_id, epoch)
             self._check_channel_free(checkpoint, claim)
             # The spec first: see the module's docstring.
@@ -78,9 +84,10 @@ class PreparedClaims(Struct, frozen=True):
             try:
                 self.file.save(checkpoint.with_claim(claim))
             except OSError:
-                if claim.uid not in checkpoint.claims:
+                if existing is None:
                     self.specs.remove(claim.uid)
                 raise
+            return claim
 
     def rewrite_spec(self, claim: PreparedClaim) -> None:
         """The device major may have changed with a reload of the GPU driver."""
