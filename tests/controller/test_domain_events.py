@@ -61,9 +61,11 @@ def test_a_failure_before_the_first_readiness_is_announced_too() -> None:
     assert events(idle, life.see("a", rack("a", a=MemberState.UNKNOWN))) == [("Warning", "NodesNotReady")]
 
 
-def test_exhausted_channels_are_announced_by_the_partition_alone() -> None:
+def test_exhausted_channels_and_a_channel_limit_are_announced_by_the_partition_alone() -> None:
     full = partition(member("a", 0), channels=(assigned(1, "uid-x", ChannelState.RELEASED),))
     assert events(NEW, Life().see("a", full, reports=(report("a", channel_count=2),))) == []
+    limited = partition(member("a", 0), channels=(assigned(1, "uid-x"),))
+    assert events(NEW, Life().see("a", limited, max_channels_per_namespace=1)) == []
 
 
 def test_two_partitions_a_wrong_template_and_a_refusal_are_warnings() -> None:

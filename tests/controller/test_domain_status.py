@@ -254,6 +254,18 @@ def test_channel_assigned_is_false_with_the_cause(
     assert "imex controller" not in message
 
 
+def test_a_channel_limit_is_the_cause_in_its_own_words() -> None:
+    full = partition(member("a", 0), channels=(assigned(1, "uid-x"),))
+    status = Life().see("a", full, max_channels_per_namespace=1)
+    limit = reasons.channel_limit(partition=HERE, namespace="team", limit=1)
+    assert condition(status, CHANNEL_ASSIGNED) == ("False", "ChannelLimit", limit.message())
+    assert limit.cause in condition(status, READY)[2]
+    assert [(entry.reason, entry.message) for entry in status.nodes] == [("ChannelLimit", limit.cause)]
+    assert (
+        condition(Life().see("a", full, max_channels_per_namespace=2), CHANNEL_ASSIGNED)[1] == "NoChannelAssigned"
+    )
+
+
 def test_one_partition_without_a_channel_makes_channel_assigned_false() -> None:
     there = partition(member("b", 0), name=ELSEWHERE)
     status = Life().see("ab", rack("a"), there, reports=(report("a"), report("b", partition=ELSEWHERE)))

@@ -21,6 +21,9 @@ from imex_dra.api.reasons import Reason
 from imex_dra.controller.domainconditions import failures
 from imex_dra.kube.conditions import find_condition
 
+_OF_THE_PARTITION = frozenset({Reason.CHANNELS_EXHAUSTED, Reason.CHANNEL_LIMIT})
+"""Reasons that the reconciler of the partition announces."""
+
 
 class Announcement(NamedTuple):
     reason: Reason
@@ -76,8 +79,7 @@ def _ready(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcem
 
 
 def _failed(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcement | None:
-    # The reconciler of the partition announces exhausted channels.
-    failed = {(e.name, e.reason) for e in failures(after.nodes) if e.reason != Reason.CHANNELS_EXHAUSTED}
+    failed = {(e.name, e.reason) for e in failures(after.nodes) if e.reason not in _OF_THE_PARTITION}
     known = {(entry.name, entry.reason) for entry in failures(before.nodes)}
     ready = find_condition(after.conditions, READY)
     return _announcement(ready, warning=True) if ready is not None and failed - known else None
