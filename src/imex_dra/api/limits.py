@@ -10,6 +10,9 @@ MAX_COUNTER = 1 << 50
 MAX_REPORTED_COUNTER = MAX_COUNTER // 2
 """The controller believes no report above it. The other half is left to its own increments."""
 
+MAX_TIME = 32
+"""Characters of a time (RFC 3339)."""
+
 MAX_NODES = 4096
 """In one partition."""
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from imex_dra.api.limits import MAX_CHANNELS, MAX_COUNTER, MAX_NODES
+from imex_dra.api.limits import MAX_CHANNELS, MAX_COUNTER, MAX_NODES, MAX_TIME
 from imex_dra.api.meta import Condition, ObjectMeta, Resource, View, shown
 
 READY = "Ready"
@@ -88,6 +88,15 @@ class NVLinkNodeStatus(View, frozen=True):
     imex_state: Annotated[ImexState, Meta(description="State that nvidia-imex-ctl reports.")] = shown(
         ImexState.UNAVAILABLE
     )
+    imex_started_at: Annotated[
+        str,
+        Meta(
+            max_length=MAX_TIME,
+            description="When the IMEX daemon that was READY last was started. A restart ends imports of this"
+            " node's GPU memory.",
+            extra_json_schema={"format": "date-time"},
+        ),
+    ] = ""
     driver_version: Annotated[str, Meta(description="Version of the GPU driver.")] = ""
     channel_count: Annotated[
         int, Meta(ge=0, le=MAX_CHANNELS, description="Number of channels that the GPU driver offers.")

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     CONTRADICTED_MOVE = "ContradictedMove"
     DAEMON_IN_OTHER_PARTITION = "DaemonInOtherPartition"
     DAEMON_NOT_READY = "DaemonNotReady"
+    DAEMON_RESTARTED = "DaemonRestarted"
     DISK_ERROR = "DiskError"
     DRAIN_FIRST = "DrainFirst"
     FABRIC_BROKEN = "FabricBroken"
@@ -390,6 +391,17 @@ def claims_not_prepared(*, node: str, claims: Sequence[str]) -> Explanation:
     """`claims`: their pods, where known."""
     noun = "the claim" if len(claims) == 1 else f"{len(claims)} claims"
     return Explanation(Reason.CLAIMS_NOT_PREPARED, f"{node} has not prepared {noun} of {listed(claims)}")
+
+
+def daemon_restarted(*, nodes: Sequence[str]) -> Explanation:
+    daemons, their = ("IMEX daemon", "this node's") if len(nodes) == 1 else ("IMEX daemons", "these nodes'")
+    verb = "was" if len(nodes) == 1 else "were"
+    return Explanation(
+        Reason.DAEMON_RESTARTED,
+        f"the {daemons} of {listed(nodes)} {verb} restarted: imports of {their} GPU memory by other nodes have"
+        " ended",
+        "restart the job if it reports errors",
+    )
 
 
 def no_fabric(*, nodes: Sequence[str]) -> Explanation:

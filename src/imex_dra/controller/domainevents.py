@@ -39,6 +39,7 @@ def announcements(before: ComputeDomainStatus, after: ComputeDomainStatus) -> li
         _failed(before, after),
         _turned(before, after, SPANS_PARTITIONS, "True"),
         _without_fabric(before, after),
+        _daemons_restarted(before, after),
         _turned(before, after, DELETING, "True", warning=False),
     ]
     return [announcement for announcement in found if announcement is not None]
@@ -89,6 +90,18 @@ def _without_fabric(before: ComputeDomainStatus, after: ComputeDomainStatus) -> 
     known = {entry.name for entry in before.nodes if entry.reason == Reason.NO_FABRIC}
     new = [e.name for e in after.nodes if e.reason == Reason.NO_FABRIC and e.name not in known]
     return Announcement(Reason.NO_FABRIC, reasons.no_fabric(nodes=new).message()) if new else None
+
+
+def _daemons_restarted(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcement | None:
+    """Not for the first daemon, nor for one that had no claim of the ComputeDomain before: the previous status has
+    no time for these.
+    """
+    known = {entry.name: entry.imex_started_at for entry in before.nodes if entry.imex_started_at}
+    nodes = [e.name for e in after.nodes if e.imex_started_at != known.get(e.name, e.imex_started_at)]
+    if not nodes:
+        return None
+    restarted = reasons.daemon_restarted(nodes=sorted(nodes))
+    return Announcement(restarted.reason, restarted.message())
 
 
 def _announcement(condition: Condition, warning: bool) -> Announcement:

@@ -50,6 +50,7 @@ def domain_nodes(
         for node in claim.nodes:
             claims_on.setdefault(node, []).append(claim)
     members = {member.node: (p, member) for p in partitions for member in staying(p.status.members)}
+    daemons = {entry.name: entry.imex_started_at for entry in domain.status.nodes}
     disconnected: dict[str, Explanation] = {}
     obstacles: dict[str, Explanation | None] = {}
     for each in partitions:
@@ -64,7 +65,8 @@ def domain_nodes(
             or disconnected.get(node)
             or _claims_obstacle(node, claims_on[node], reports.get(node))
         )
-        entries.append(_entry(node, partition, member, obstacle))
+        started_at = _imex_started_at(claims_on[node], reports.get(node), daemons.get(node, ""))
+        entries.append(structs.replace(_entry(node, partition, member, obstacle), imex_started_at=started_at))
     return sorted(entries, key=lambda entry: (entry.status is Readiness.READY, entry.name))
 
 
@@ -208,6 +210,15 @@ def _claims_obstacle(node: str, claims: Sequence[ResourceClaim], report: NVLinkN
     prepared = set(report.status.prepared_claims) if report else set()
     missing = [claim for claim in claims if claim.metadata.uid not in prepared]
     return reasons.claims_not_prepared(node=node, claims=consumers(missing)) if missing else None
+
+
+def _imex_started_at(claims: Sequence[ResourceClaim], report: NVLinkNode | None, before: str) -> str:
+    """Of the daemon that serves the claims. Kept while none of them is prepared, as after a reboot: a restart is
+    found by comparison with the daemon that served them before.
+    """
+    prepared = set(report.status.prepared_claims) if report else set()
+    is_serving = any(claim.metadata.uid in prepared for claim in claims)
+    return (report.status.imex_started_at if report and is_serving else "") or before
 
 
 def _entry(
