@@ -585,7 +585,7 @@ def reports_pending(*, nodes: Sequence[str]) -> Explanation:
     return Explanation(
         Reason.REPORTS_PENDING,
         "this partition was lost or restored, and assigns no new channel until every node has reported the"
-        f" channels it holds; missing: {listed(nodes)}",
+        f" channels it holds (missing: {listed(nodes)})",
         f"start these nodes; {_FORGET}",
     )
 
