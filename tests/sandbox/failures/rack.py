@@ -11,6 +11,7 @@ from typing import Any
 
 from imex_dra.base.clock import rfc3339
 from imex_sandbox.cluster.handle import Cluster, Node, running
+from imex_sandbox.faults.injector import Injector
 from imex_sandbox.racks import Cluster as Racks
 from imex_sandbox.racks import Driver
 from imex_sandbox.racks import Rack as RackSpec
@@ -25,6 +26,7 @@ class Rack:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.kubectl = cluster.kubectl
+        self.injector = Injector(cluster)
         self.nodes = list(cluster.nodes)
         self.partition_name = cluster.nodes[self.nodes[0]].partition
         self.namespace = Namespace(cluster)
@@ -66,14 +68,9 @@ class Rack:
 
     def lose_partition(self) -> None:
         """Delete the NVLinkPartition, with its finalizer, as if the object had been lost."""
-        self.kubectl("delete", "nvlinkpartition", self.partition_name, "--wait=false")
-        self.kubectl(
-            "patch",
-            "nvlinkpartition",
-            self.partition_name,
-            "--type=merge",
-            '--patch={"metadata":{"finalizers":null}}',
-        )
+        partition = ("nvlinkpartition", self.partition_name)
+        self.kubectl("delete", *partition, "--wait=false")
+        self.kubectl("patch", *partition, "--type=merge", '--patch={"metadata":{"finalizers":null}}')
 
     # Workload
 
@@ -94,12 +91,9 @@ class Rack:
 
     def events(self, kind: str, name: str, reason: str = "") -> list[str]:
         """Messages of the Events about the object, with this reason if one is given."""
-        selector = f"involvedObject.kind={kind},involvedObject.name={name}" + (
-            f",reason={reason}" if reason else ""
-        )
-        return [
-            event["message"] for event in self.namespace.get("events", f"--field-selector={selector}")["items"]
-        ]
+        selector = f"involvedObject.kind={kind},involvedObject.name={name}"
+        found = self.namespace.get("events", f"--field-selector={selector}")["items"]
+        return [event["message"] for event in found if reason in ("", event["reason"])]
 
     # What a user sees
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 from imex_dra.node.checkpoint import CheckpointFile
+from imex_sandbox.faults.kinds import HangProcess
 from tests.sandbox.failures.rack import Rack, running_rack
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -79,7 +80,8 @@ class TestDeadNodes:
         rack.until(lambda: rack.members()[N3] == "Suspended")
         status, reason, message = rack.partition_condition("Ready")
         assert (status, reason) == ("True", "MemberSuspended")
-        assert message == f"3 members are ready and connected; suspended: {N3}; {ADVICE}"
+        assert message.startswith(f"3 members are ready and connected; suspended: {N3} since 20")
+        assert message.endswith(ADVICE)
         assert rack.summary() == ("DEGRADED", "3/4")
         # What changes while it is off: it must know before it is a member again.
         rack.run("meanwhile", N0)
@@ -123,9 +125,9 @@ class TestDeadNodes:
         (waiting,) = rack.start("new", N2)
         rack.until(lambda: rack.domain_condition("new", "ChannelAssigned")[1] == "AssignmentBlocked")
         message = rack.domain_condition("new", "ChannelAssigned")[2]
-        assert f"until every node has reported the channels it holds; missing: {N3}" in message
+        assert f"until every node has reported the channels it holds (missing: {N3})" in message
         assert ADVICE in message
-        rack.until(lambda: any(f"missing: {N3}" in event for event in rack.events("Pod", waiting)))
+        rack.until(lambda: any(f"(missing: {N3})" in event for event in rack.events("Pod", waiting)))
         assert "may share memory with other workloads" in rack.forget_node(N3)
         rack.until(lambda: rack.domain_condition("new", "ChannelAssigned")[0] == "True")
         rack.run("new", N2)
@@ -156,9 +158,7 @@ class TestPrograms:
         rack.until(lambda: rack.domain_condition("train", "Ready")[0] == "True")
         assert rack.events("ComputeDomain", "elsewhere", "DaemonRestarted") == []
 
-    def test_an_unreadable_checkpoint_is_rebuilt_and_the_claim_is_unprepared_with_its_pod(
-        self, rack: Rack
-    ) -> None:
+    def test_an_unreadable_checkpoint_is_rebuilt_and_its_claim_can_be_unprepared(self, rack: Rack) -> None:
         (pod,) = rack.run("train", N2)
         root = rack.node(N2).root.path
         (path,) = root.rglob("imex-dra.json")
@@ -173,13 +173,11 @@ class TestPrograms:
         rack.until(lambda: not CheckpointFile(path).load().claims)
         rack.until(lambda: not list((root / "run/cdi").glob("imex-dra.io-channel_*.json")))
 
-    def test_a_computedomain_with_a_channel_takes_pods_while_the_controller_is_down(self, rack: Rack) -> None:
+    def test_a_computedomain_with_a_channel_takes_pods_while_the_controller_does_nothing(self, rack: Rack) -> None:
+        """Hung, not killed: another one would have to wait for the Lease to expire."""
         rack.run("train", N0)
-        rack.cluster.kill("imex-controller")
-        try:
+        with rack.injector.during(HangProcess(program="imex-controller")):
             rack.run("train", N0, N1)
-        finally:
-            rack.cluster.start("imex-controller")
         rack.until(lambda: rack.ready_nodes("train") == {N0: True, N1: True})
 
 
