@@ -189,7 +189,8 @@ def test_pods_in_two_partitions_are_no_error_but_said() -> None:
         f" {ELSEWHERE}; if this is not intended, add a pod affinity with topologyKey nvidia.com/gpu.clique",
     )
     assert (status.summary.nodes, status.summary.partitions, status.summary.channels) == ("2/2", "2", "7,9")
-    assert condition(life.see("a", rack("a"), there, reports=reports), SPANS_PARTITIONS)[0] == "False"
+    ended = life.see("a", rack("a"), there, reports=reports)
+    assert condition(ended, SPANS_PARTITIONS)[:2] == ("False", "OnePartition")
 
 
 def test_a_computedomain_without_pods_in_two_partitions_has_no_such_condition() -> None:

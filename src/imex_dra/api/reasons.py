@@ -540,8 +540,9 @@ def implausible_report(*, node: str, partition: str, reported: str, known: str) 
     return Explanation(
         Reason.IMPLAUSIBLE_REPORT,
         f"node {node} reports {reported}, but NVLink partition {partition} is at {known}: its report is ignored,"
-        " and it cannot be a member",
-        "check that imex node on it is the real one; then drain the node and remove its checkpoint",
+        " and it cannot be a member until it reports something else",
+        "check that imex node on it is the real one; then drain the node, remove its imex-dra.json and"
+        " member-list.json, and restart imex daemon",
     )
 
 
@@ -549,8 +550,8 @@ def invented_channel(*, node: str, partition: str) -> Explanation:
     return Explanation(
         Reason.INVENTED_CHANNEL,
         f"node {node} reports that it holds a channel which NVLink partition {partition} has not assigned: its"
-        " report is ignored, and it cannot be a member",
-        "check that imex node on it is the real one; then drain the node and remove its checkpoint",
+        " report is ignored, and it cannot be a member while it holds the channel",
+        "check that imex node on it is the real one; then drain the node",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from imex_dra.base.clock import rfc3339
 from imex_sandbox.cluster.handle import Cluster, Node, running
 from imex_sandbox.faults.injector import Injector
+from imex_sandbox.kubernetes.kubectl import to_yaml
 from imex_sandbox.racks import Cluster as Racks
 from imex_sandbox.racks import Driver
 from imex_sandbox.racks import Rack as RackSpec
@@ -72,6 +73,13 @@ class Rack:
         self.kubectl("delete", *partition, "--wait=false")
         self.kubectl("patch", *partition, "--type=merge", '--patch={"metadata":{"finalizers":null}}')
 
+    def restore_partition(self, status: dict[str, Any]) -> None:
+        """Replace its status, as a restored backup does."""
+        live = self.kubectl.get("nvlinkpartition", self.partition_name)
+        del live["metadata"]["resourceVersion"]
+        document = to_yaml({**live, "status": status})
+        self.kubectl("replace", "--subresource=status", "--filename=-", stdin=document)
+
     # Workload
 
     def start(self, domain: str, *nodes: str) -> list[str]:
@@ -123,6 +131,15 @@ class Rack:
         """State and nodes, as the columns of kubectl get show them."""
         summary = self.partition().get("summary", {})
         return summary.get("state", ""), summary.get("nodes", "")
+
+    def channel(self, domain: str) -> int:
+        """The channel that is assigned to the ComputeDomain."""
+        entries = [e for e in self.partition()["channels"] if e["state"] == "Assigned"]
+        (own,) = [e["channel"] for e in entries if self._is_of(e["computeDomain"], domain)]
+        return int(own)
+
+    def _is_of(self, reference: dict[str, Any], domain: str) -> bool:
+        return (reference["namespace"], reference["name"]) == (self.namespace.name, domain)
 
     def members(self) -> dict[str, str]:
         """State by node."""

@@ -192,6 +192,17 @@ class TestChannels:
             rack.until(lambda: rack.events("ComputeDomain", "second", "ChannelsExhausted"))
             rack.until(lambda: any(message in event for event in rack.events("Pod", pod)))
 
+    def test_a_partition_that_is_restored_from_an_old_backup_assigns_no_channel_twice(self, rack: Rack) -> None:
+        rack.run("before", N0)
+        backup = rack.partition()
+        rack.run("after", N1)
+        channels = {name: rack.channel(name) for name in ("before", "after")}
+        rack.restore_partition(backup)
+        rack.run("new", N0, N1)
+        rack.until(lambda: not rack.partition().get("pendingReports"))
+        assert {name: rack.channel(name) for name in channels} == channels
+        assert rack.channel("new") not in channels.values()
+
 
 @contextmanager
 def channel_count(rack: Rack, count: int) -> Iterator[None]:
