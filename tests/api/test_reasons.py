@@ -1,12 +1,15 @@
 """Every reason has one function, and every function explains its reason with all of its arguments."""
 
 import inspect
+import re
 import typing
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import imex_dra
 from imex_dra.api import reasons
 from imex_dra.api.reasons import Explanation, Reason, listed
 
@@ -15,6 +18,8 @@ EXPLAIN: dict[str, Callable[..., Explanation]] = {
     for name, function in inspect.getmembers(reasons, inspect.isfunction)
     if typing.get_type_hints(function).get("return") is Explanation
 }
+
+PACKAGE = Path(imex_dra.__file__).parent
 
 VALUES: dict[object, list[Any]] = {
     str: ["alpha", "bravo", "charlie", "delta", "echo"],
@@ -33,6 +38,12 @@ def arguments(function: Callable[..., Explanation]) -> dict[str, Any]:
 def test_every_reason_has_exactly_one_function_of_its_name() -> None:
     produced = {name: function(**arguments(function)).reason for name, function in EXPLAIN.items()}
     assert produced == {reason.name.lower(): reason for reason in Reason}
+
+
+def test_every_reason_is_given_by_a_program() -> None:
+    source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "reasons.py")
+    unused = [name for name in EXPLAIN if not re.search(rf"\b{name}\(", source)]
+    assert unused == []
 
 
 @pytest.mark.parametrize("name", EXPLAIN)

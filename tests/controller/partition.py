@@ -46,6 +46,7 @@ def nvlink_node(
     channel_count: int = 0,
     driver_version: str = "",
     max_claims: int = 0,
+    started_at: str = "",
 ) -> NVLinkNode:
     status = NVLinkNodeStatus(
         fabric=Fabric(fabric, fabric_reason),
@@ -62,6 +63,7 @@ def nvlink_node(
         channel_count=channel_count,
         driver_version=driver_version,
         max_claims=max_claims,
+        imex_started_at=started_at,
     )
     return NVLinkNode(ObjectMeta(name=node, uid=f"uid-{node}", resource_version="1"), status)
 

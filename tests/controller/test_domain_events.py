@@ -61,9 +61,11 @@ def test_a_failure_before_the_first_readiness_is_announced_too() -> None:
     assert events(idle, life.see("a", rack("a", a=MemberState.UNKNOWN))) == [("Warning", "NodesNotReady")]
 
 
-def test_exhausted_channels_are_announced_by_the_partition_alone() -> None:
+def test_exhausted_channels_and_a_channel_limit_are_announced_by_the_partition_alone() -> None:
     full = partition(member("a", 0), channels=(assigned(1, "uid-x", ChannelState.RELEASED),))
     assert events(NEW, Life().see("a", full, reports=(report("a", channel_count=2),))) == []
+    limited = partition(member("a", 0), channels=(assigned(1, "uid-x"),))
+    assert events(NEW, Life().see("a", limited, max_channels_per_namespace=1)) == []
 
 
 def test_two_partitions_a_wrong_template_and_a_refusal_are_warnings() -> None:
@@ -106,3 +108,60 @@ def test_a_change_of_readiness_is_a_change_of_status_or_reason() -> None:
     ready = life.see("a", rack("ab"))
     assert readiness_changed(idle, ready) is not None
     assert readiness_changed(ready, life.see("ab", rack("ab"))) is None
+
+
+FIRST, SECOND = "2026-01-01T00:00:00.000000Z", "2026-01-01T01:00:00.000000Z"
+
+
+def test_the_restart_of_an_imex_daemon_with_prepared_claims_is_announced_once() -> None:
+    life = Life()
+    starting = life.see("ab", rack("ab"), reports=(report("a", started_at=FIRST), report("b", prepared=())))
+    ready = life.see("ab", rack("ab"), reports=(report("a", started_at=FIRST), report("b", started_at=FIRST)))
+    assert events(starting, ready) == [("Normal", "NodesReady")]
+    down = life.see(
+        "ab", rack("ab", a=MemberState.NOT_READY), reports=(report("a", started_at=FIRST), report("b"))
+    )
+    assert "DaemonRestarted" not in [reason for _, reason in events(ready, down)]
+    up = life.see("ab", rack("ab"), reports=(report("a", started_at=SECOND), report("b", started_at=FIRST)))
+    (restarted,) = [a for a in announcements(down, up) if a.reason == "DaemonRestarted"]
+    assert restarted.warning
+    assert restarted.message == (
+        "the IMEX daemon of a was restarted: imports of this node's GPU memory by other nodes have ended; restart"
+        " the job if it reports errors"
+    )
+    assert events(up, life.see("ab", rack("ab"), reports=(report("a", started_at=SECOND), report("b")))) == []
+
+
+def test_several_restarts_are_one_event() -> None:
+    life = Life()
+    before = life.see("ab", rack("ab"), reports=(report("a", started_at=FIRST), report("b", started_at=FIRST)))
+    after = life.see("ab", rack("ab"), reports=(report("a", started_at=SECOND), report("b", started_at=SECOND)))
+    (restarted,) = announcements(before, after)
+    assert restarted.message.startswith("the IMEX daemons of a, b were restarted: imports of these nodes' GPU")
+
+
+def test_a_daemon_that_restarted_before_a_claim_was_prepared_is_not_announced() -> None:
+    life = Life()
+    unprepared = life.see("a", rack("a"), reports=(report("a", prepared=(), started_at=FIRST),))
+    restarted = life.see("a", rack("a"), reports=(report("a", prepared=(), started_at=SECOND),))
+    prepared = life.see("a", rack("a"), reports=(report("a", started_at=SECOND),))
+    assert events(unprepared, restarted) == []
+    assert events(restarted, prepared) == [("Normal", "NodesReady")]
+
+
+def test_a_reboot_is_a_restart_although_its_claims_are_prepared_later() -> None:
+    life = Life()
+    before = life.see("a", rack("a"), reports=(report("a", started_at=FIRST),))
+    booted = life.see("a", rack("a"), reports=(report("a", prepared=(), started_at=SECOND),))
+    assert events(before, booted) == []
+    assert events(booted, life.see("a", rack("a"), reports=(report("a", started_at=SECOND),))) == [
+        ("Warning", "DaemonRestarted")
+    ]
+
+
+def test_the_daemon_of_an_earlier_job_does_not_count() -> None:
+    life = Life()
+    life.see("a", rack("a"), reports=(report("a", started_at=FIRST),))
+    ended = life.see("", rack("a"))
+    again = life.see("a", rack("a"), reports=(report("a", started_at=SECOND),))
+    assert events(ended, again) == [("Normal", "NodesReady")]

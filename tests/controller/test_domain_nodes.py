@@ -251,3 +251,40 @@ def test_exhausted_channels_and_a_recovering_partition_are_named_as_the_cause() 
         )
     holder = partition(member("a", 0), channels=(*taken, assigned(7)))
     assert channel_obstacle(holder, domain(), reports) is None
+
+
+def test_a_member_with_fewer_channels_than_the_others_does_not_exhaust_the_partition() -> None:
+    reports = {
+        "a": report("a", channel_count=2),
+        "b": report("b", channel_count=9),
+        "c": report("c", channel_count=9),
+    }
+    members = [member(name, index) for index, name in enumerate("abc")]
+    found = channel_obstacle(partition(*members, channels=(assigned(1, "uid-x"),)), domain(), reports)
+    assert found is not None
+    assert found.reason == "NoChannelAssigned"
+
+
+def test_a_namespace_at_its_limit_is_told_so_before_it_is_told_that_channels_are_exhausted() -> None:
+    taken = (
+        assigned(1, "uid-x"),
+        assigned(2, "uid-y", ChannelState.RELEASED),
+        other_namespace(assigned(3, "uid-z")),
+    )
+    full, reports = partition(member("a", 0), channels=taken), {"a": report("a", channel_count=4)}
+    limited = channel_obstacle(full, domain(), reports, 1)
+    assert limited is not None
+    assert limited.message() == (
+        f"namespace team has 1 channels in NVLink partition {HERE}, and may not have more; delete ComputeDomains"
+        " that are no longer needed, or ask an administrator for a higher --max-channels-per-namespace"
+    )
+    for below in (0, 2):
+        exhausted = channel_obstacle(full, domain(), reports, below)
+        assert exhausted is not None
+        assert exhausted.reason == "ChannelsExhausted"
+    holder = partition(member("a", 0), channels=(assigned(7),))
+    assert channel_obstacle(holder, domain(), reports, 1) is None
+
+
+def other_namespace(entry: ChannelAssignment) -> ChannelAssignment:
+    return structs.replace(entry, compute_domain=structs.replace(entry.compute_domain, namespace="other"))

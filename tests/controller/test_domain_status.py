@@ -189,7 +189,8 @@ def test_pods_in_two_partitions_are_no_error_but_said() -> None:
         f" {ELSEWHERE}; if this is not intended, add a pod affinity with topologyKey nvidia.com/gpu.clique",
     )
     assert (status.summary.nodes, status.summary.partitions, status.summary.channels) == ("2/2", "2", "7,9")
-    assert condition(life.see("a", rack("a"), there, reports=reports), SPANS_PARTITIONS)[0] == "False"
+    ended = life.see("a", rack("a"), there, reports=reports)
+    assert condition(ended, SPANS_PARTITIONS)[:2] == ("False", "OnePartition")
 
 
 def test_a_computedomain_without_pods_in_two_partitions_has_no_such_condition() -> None:
@@ -252,6 +253,18 @@ def test_channel_assigned_is_false_with_the_cause(
     status, reason, message = condition(Life().see("a", *partitions, reports=reports), CHANNEL_ASSIGNED)
     assert (status, reason) == ("False", expected)
     assert "imex controller" not in message
+
+
+def test_a_channel_limit_is_the_cause_in_its_own_words() -> None:
+    full = partition(member("a", 0), channels=(assigned(1, "uid-x"),))
+    status = Life().see("a", full, max_channels_per_namespace=1)
+    limit = reasons.channel_limit(partition=HERE, namespace="team", limit=1)
+    assert condition(status, CHANNEL_ASSIGNED) == ("False", "ChannelLimit", limit.message())
+    assert limit.cause in condition(status, READY)[2]
+    assert [(entry.reason, entry.message) for entry in status.nodes] == [("ChannelLimit", limit.cause)]
+    assert (
+        condition(Life().see("a", full, max_channels_per_namespace=2), CHANNEL_ASSIGNED)[1] == "NoChannelAssigned"
+    )
 
 
 def test_one_partition_without_a_channel_makes_channel_assigned_false() -> None:

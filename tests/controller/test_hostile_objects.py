@@ -195,11 +195,16 @@ async def test_a_namespace_at_its_channel_limit_is_told_so_and_another_one_is_se
         events = await cluster.client.list(EVENTS, Selection(cluster.namespace))
         return any(event.reason == "ChannelLimit" and event.regarding.name == "second" for event in events)
 
+    async def has_condition() -> bool:
+        status, reason, message = (await cluster.domain_conditions("second")).get("ChannelAssigned", ("", "", ""))
+        return (status, reason) == ("False", "ChannelLimit") and cluster.namespace in message
+
     async with running_leader(cluster, settings=Settings(max_channels_per_namespace=1)):
         await serve(cluster, "first", node)
         second = await cluster.create_domain("second")
         await cluster.create_claim(second, node, pod="second")
         await until_async(is_told)
+        await until_async(has_condition)
         await serve(other, "elsewhere", node)
         names = {name for name, _ in (await cluster.channels()).values()}
         assert names == {"first", "elsewhere"}

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from imex_dra.api import reasons
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import Member, MemberState, NVLinkPartitionStatus, PartitionState
@@ -30,13 +31,16 @@ def states(changed: Member, members: tuple[Member, ...] = RACK) -> tuple[Member,
 
 
 def found(
-    members: tuple[Member, ...], nvlink_nodes: dict[str, NVLinkNode], before: tuple[Condition, ...] = ()
+    members: tuple[Member, ...],
+    nvlink_nodes: dict[str, NVLinkNode],
+    before: tuple[Condition, ...] = (),
+    problems: Problems = Problems(),  # noqa: B008 - immutable
 ) -> dict[str, Condition]:
     after = conditions(
         before,
         NVLinkPartitionStatus(members=members),
         nvlink_nodes,
-        Problems(),
+        problems,
         channel_count=0,
         generation=4,
         now=NOW,
@@ -160,3 +164,54 @@ def test_groups_of_driver_versions_are_named_the_largest_first() -> None:
 
 def test_a_partition_without_members_is_not_ready() -> None:
     assert said((), {}) == {"Ready": ("False", "this partition has no members")}
+
+
+HELD = reasons.channels_held(count=1, blockers=["c holds channel 7"])
+WITHOUT_INDEX = reasons.no_index(node="f", partition="p", max_nodes=5)
+
+
+@pytest.mark.parametrize(
+    ("type_", "members", "nvlink_nodes", "problems", "expected"),
+    [
+        (
+            "NotConnected",
+            RACK,
+            reports(b="d"),
+            Problems(),
+            ("True", "MembersNotConnected", "False", "MembersConnected"),
+        ),
+        (
+            "ChannelsReusable",
+            RACK,
+            reports(),
+            Problems(reuse=HELD),
+            ("False", "ChannelsHeld", "True", "ChannelsReusable"),
+        ),
+        (
+            "NodesAdmitted",
+            RACK,
+            reports(),
+            Problems(admission=WITHOUT_INDEX),
+            ("False", "NoIndex", "True", "NodesAdmitted"),
+        ),
+        ("DeletionBlocked", RACK, reports(), Problems(is_deleting=True), ("True", "InUse", "False", "Unused")),
+        ("Ready", (), {}, Problems(), ("False", "NoMembers", "True", "MembersReady")),
+        (
+            "Ready",
+            states(member("c", 2, MemberState.SUSPENDED, since=SINCE)),
+            reports(),
+            Problems(),
+            ("True", "MemberSuspended", "True", "MembersReady"),
+        ),
+    ],
+)
+def test_a_condition_stays_and_has_another_reason_when_its_problem_is_over(
+    type_: str,
+    members: tuple[Member, ...],
+    nvlink_nodes: dict[str, NVLinkNode],
+    problems: Problems,
+    expected: tuple[str, str, str, str],
+) -> None:
+    first = found(members, nvlink_nodes, problems=problems)
+    after = found(RACK, reports(), tuple(first.values()))
+    assert (first[type_].status, first[type_].reason, after[type_].status, after[type_].reason) == expected

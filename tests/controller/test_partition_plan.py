@@ -291,8 +291,25 @@ def test_a_report_that_cannot_be_true_costs_only_its_node_the_membership() -> No
     assert conditions(planned) == {"NodesAdmitted": ("False", "ImplausibleReport")}
     left = plan(planned.status, report("a", applied=6, **running(0)), absurd, known=Counters(1, 6))
     assert member_states(left) == {"a": MemberState.READY}, "it does not join again with this report"
-    honest = report("b", **running(1))
-    assert "b" in member_states(plan(left.status, report("a", applied=6, **running(0)), honest))
+
+
+def test_a_node_returns_through_admission_when_its_report_is_plausible_again() -> None:
+    reports, honest = (report("a", applied=6, **running(0)),), report("b", **running(1))
+    invented = report("b", held=(HeldChannel(HERE, 1, "x"),), **running(1))
+    for wrong in (
+        report("b", acknowledged=1 << 40, **running(1)),
+        report("b", applied=1 << 40, **running(1)),
+        invented,
+    ):
+        leaving = plan(partition(A, B), report("a", **running(0)), wrong, known=Counters(1, 5))
+        left = plan(leaving.status, *reports, wrong, known=Counters.of(leaving.status))
+        assert (member_states(leaving)["b"], "b" in member_states(left)) == (MemberState.LEAVING, False)
+        for before, state in ((leaving, MemberState.READY), (left, MemberState.JOINING)):
+            returned = plan(before.status, *reports, honest, known=Counters.of(before.status))
+            assert member_states(returned) == {"a": MemberState.READY, "b": state}
+            assert conditions(returned)["NodesAdmitted"] == ("True", "NodesAdmitted")
+        late = plan(left.status, *reports, report("b", acknowledged=0), known=Counters.of(left.status))
+        assert "b" not in member_states(late), "it must acknowledge the current epoch first"
 
 
 def test_a_member_that_names_another_partition_neither_leaves_nor_joins_while_a_live_member_reaches_it() -> None:

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.imex.link import DaemonState
@@ -22,7 +23,8 @@ async def test_the_daemon_starts_when_the_first_member_list_arrives(rack: Rack, 
         await client.send(rack.member_list(0, 0))
         await client.until(lambda state: state.connected is not None)
         expected = DaemonState(ImexState.READY, PARTITION, index=0, generation=1, connected=())
-        assert client.states[-1] == expected
+        assert client.states[-1].started_at
+        assert structs.replace(client.states[-1], started_at="") == expected
         assert node.addresses() == {"0": rack.address(0), "1": "127.0.0.2", "2": "127.0.0.2", "3": "127.0.0.2"}
 
 
@@ -42,14 +44,14 @@ async def test_a_new_address_of_a_peer_is_applied_without_a_restart(rack: Rack, 
             await here.send(rack.member_list(0, 0, 1))
             await there.send(rack.member_list(1, 0, 1))
             await here.until(lambda state: state.connected == (1,))
-            pid = node.imex_pid
+            pid, started_at = node.imex_pid, here.states[-1].started_at
         await here.until(lambda state: state.connected == ())
         addresses = {"1": rack.address(2)}
         async with moved.running_agent(), moved.client() as there:
             await there.send(rack.member_list(1, 0, 1, generation=2, addresses=addresses))
             await here.send(rack.member_list(0, 0, 1, generation=2, addresses=addresses))
             assert (await here.until(lambda state: state.connected == (1,))).generation == 2
-        assert node.imex_pid == pid
+        assert (node.imex_pid, here.states[-1].started_at) == (pid, started_at)
         assert all(state.state is ImexState.READY for state in since_ready(here.states))
 
 
@@ -63,10 +65,10 @@ async def test_a_new_own_index_restarts_the_daemon_which_is_not_ready_meanwhile(
 ) -> None:
     async with node.running_agent(), node.client() as client:
         await client.send(rack.member_list(0, 0))
-        await client.until_ready(0)
+        started_at = (await client.until_ready(0)).started_at
         first = node.imex_pid
         await client.send(rack.member_list(3, 3, generation=2, addresses={"3": rack.address(0)}))
-        await client.until_ready(3, generation=2)
+        assert (await client.until_ready(3, generation=2)).started_at > started_at
         assert node.imex_pid != first
         reported = [(state.index, state.state is ImexState.READY) for state in client.states]
         restart = reported[reported.index((0, True)) + 1 : reported.index((3, True))]
@@ -78,7 +80,7 @@ async def test_a_new_own_index_restarts_the_daemon_which_is_not_ready_meanwhile(
 async def test_a_killed_daemon_is_restarted_and_the_state_explains_why(rack: Rack, node: SimulatedNode) -> None:
     async with node.running_agent(), node.client() as client:
         await client.send(rack.member_list(0, 0))
-        await client.until_ready(0)
+        started_at = (await client.until_ready(0)).started_at
         first = node.imex_pid
         os.kill(first, signal.SIGKILL)
         down = await client.until(lambda state: state.problem)
@@ -86,6 +88,7 @@ async def test_a_killed_daemon_is_restarted_and_the_state_explains_why(rack: Rac
         assert down.problem.startswith("nvidia-imex ended with SIGKILL")
         up = await client.until_ready(0)
         assert up.problem == ""
+        assert up.started_at > started_at
         assert node.imex_pid != first
 
 

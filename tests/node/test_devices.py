@@ -83,6 +83,12 @@ def test_the_publication_at_time_100(
     assert next_publication(before, snapshot, 100.0) == (after, again)
 
 
+def test_how_long_the_first_publication_waits_is_a_setting() -> None:
+    waiting, again = next_publication(NEVER, UNCONNECTED, 100.0, 4.0)
+    assert (waiting.published, again) == (False, 4.0)
+    assert next_publication(waiting, UNCONNECTED, 104.0, 4.0)[0].published
+
+
 @pytest.mark.parametrize(
     ("others", "connected", "published"),
     [

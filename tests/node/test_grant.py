@@ -18,7 +18,7 @@ from imex_dra.api.meta import AnnotatedMeta, Condition
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import ChannelState, MemberState, NVLinkPartition
-from imex_dra.api.reasons import no_channel_assigned, not_a_member
+from imex_dra.api.reasons import channel_limit, no_channel_assigned, not_a_member
 from imex_dra.base.errors import Rejected
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.node.claim import ChannelRequest
@@ -328,11 +328,12 @@ def test_a_claim_on_a_node_without_fabric_gets_no_channel() -> None:
     [
         ("False", "ChannelsExhausted", f"NVLink partition {PARTITION} has no free channel; delete some", True),
         ("False", "ChannelsExhausted", f"NVLink partition {OTHER_PARTITION} has no free channel", False),
+        ("False", "ChannelLimit", channel_limit(partition=PARTITION, namespace="t", limit=2).message(), True),
         ("False", "NoPodsYet", "no pod has claimed a channel yet", False),
         ("False", "NoChannelAssigned", f"no channel in NVLink partition {PARTITION} yet", False),
         ("True", "ChannelAssigned", f"channel 7 of NVLink partition {PARTITION} is assigned", False),
     ],
-    ids=["exhausted", "another partition", "written before the claim", "no cause", "assigned since"],
+    ids=["exhausted", "another partition", "limit", "written before the claim", "no cause", "assigned since"],
 )
 def test_the_controllers_cause_is_given_only_if_it_explains_the_missing_channel(
     status: str, reason: str, message: str, used: bool

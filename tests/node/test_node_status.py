@@ -335,3 +335,12 @@ def test_index_and_connections_of_a_daemon_in_another_partition_are_not_reported
     status = status_of(healthy_except(daemon=daemon(partition=OTHER_PARTITION)))
     assert (status.partition, status.imex_state) == (PARTITION, ImexState.READY)
     assert (status.index, status.unreachable, status.applied_generation) == (-1, (), 0)
+
+
+def test_the_start_of_a_daemon_is_reported_when_it_is_ready_and_kept_until_another_one_is() -> None:
+    first = status_of(healthy_except(daemon=daemon(started_at="2026-01-01T00:00:00.000000Z")))
+    assert first.imex_started_at == "2026-01-01T00:00:00.000000Z"
+    second = "2026-01-01T01:00:00.000000Z"
+    for down in (daemon(ImexState.INITIALIZING, started_at=second), DaemonState(problem="no answer"), daemon()):
+        assert status_of(healthy_except(daemon=down), last=first).imex_started_at == first.imex_started_at
+    assert status_of(healthy_except(daemon=daemon(started_at=second)), last=first).imex_started_at == second

@@ -8,10 +8,10 @@ import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from imex_dra.api.names import PartitionId, partition_id
 from imex_dra.api.nvlinknode import Fabric, FabricState
@@ -23,6 +23,8 @@ MAX_CLUSTERS = 240
 MAX_RACKS = 256
 MAX_NODES = 245
 """Per rack. The three limits follow from the addresses: 127.<16+cluster>.<rack>.<node+10>."""
+
+Seconds = Annotated[float, Meta(ge=0)]
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sandbox.imex-dra.io")
@@ -39,11 +41,28 @@ class Rack(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     driver_version: str = ""
 
 
+class Driver(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """Flags of `imex controller` and `imex node`, in seconds. None: the program's default."""
+
+    suspend_after: Seconds | None = None
+    publish_after: Seconds | None = None
+    prepare_deadline: Seconds | None = None
+
+    @property
+    def controller_options(self) -> dict[str, float]:
+        return _given(suspend_after=self.suspend_after)
+
+    @property
+    def node_options(self) -> dict[str, Any]:
+        return _given(publish_after=self.publish_after, prepare_deadline=self.prepare_deadline)
+
+
 class Cluster(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     api_version: Literal["sandbox.imex-dra.io/v1"]
     kind: Literal["Cluster"]
     racks: tuple[Rack, ...]
     name: str = "imex"
+    driver: Driver = Driver()
 
 
 class SimulatedNode(Struct, frozen=True):
@@ -52,6 +71,10 @@ class SimulatedNode(Struct, frozen=True):
     address: str
     profile: Profile
     hardware: HardwareFile
+
+
+def _given(**options: float | None) -> dict[str, float]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def load(path: Path) -> Cluster:

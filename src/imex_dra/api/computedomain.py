@@ -5,6 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
+from imex_dra.api.limits import MAX_TIME
 from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View, shown
 
 DNS_SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -118,6 +119,15 @@ class DomainNode(View, frozen=True, gc=False):
         str, Meta(description="Why the node is not ready, or why its pods get no channel; one CamelCase word.")
     ] = ""
     message: Annotated[str, Meta(description="The same as one sentence.")] = ""
+    imex_started_at: Annotated[
+        str,
+        Meta(
+            max_length=MAX_TIME,
+            description="When the IMEX daemon was started that ran when claims of the ComputeDomain were last seen"
+            " prepared here.",
+            extra_json_schema={"format": "date-time"},
+        ),
+    ] = ""
 
 
 class DomainPartition(View, frozen=True, gc=False):

@@ -22,6 +22,9 @@ ADDRESS = r"^[0-9a-fA-F.:]*$"
 """An IP address, or none: it is copied into the hosts file of every member."""
 MAX_ADDRESS = 45
 
+MAX_TIME = 32
+"""Characters of a time (RFC 3339)."""
+
 MAX_NODES = 4096
 """In one partition."""
 

@@ -17,6 +17,7 @@ from imex_dra.api.limits import (
     MAX_NAME,
     MAX_NODES,
     MAX_TEXT,
+    MAX_TIME,
     MAX_UID,
 )
 from imex_dra.api.meta import Condition, ObjectMeta, Resource, View, shown
@@ -112,6 +113,15 @@ class NVLinkNodeStatus(View, frozen=True):
     imex_state: Annotated[ImexState, Meta(description="State that nvidia-imex-ctl reports.")] = shown(
         ImexState.UNAVAILABLE
     )
+    imex_started_at: Annotated[
+        str,
+        Meta(
+            max_length=MAX_TIME,
+            description="When the IMEX daemon that was READY last was started. A restart ends imports of this"
+            " node's GPU memory.",
+            extra_json_schema={"format": "date-time"},
+        ),
+    ] = ""
     driver_version: Annotated[str, Meta(max_length=MAX_UID, description="Version of the GPU driver.")] = ""
     channel_count: Annotated[
         int, Meta(ge=0, le=MAX_CHANNELS, description="Number of channels that the GPU driver offers.")

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     CONTRADICTED_MOVE = "ContradictedMove"
     DAEMON_IN_OTHER_PARTITION = "DaemonInOtherPartition"
     DAEMON_NOT_READY = "DaemonNotReady"
+    DAEMON_RESTARTED = "DaemonRestarted"
     DISK_ERROR = "DiskError"
     DRAIN_FIRST = "DrainFirst"
     FABRIC_BROKEN = "FabricBroken"
@@ -392,6 +393,17 @@ def claims_not_prepared(*, node: str, claims: Sequence[str]) -> Explanation:
     return Explanation(Reason.CLAIMS_NOT_PREPARED, f"{node} has not prepared {noun} of {listed(claims)}")
 
 
+def daemon_restarted(*, nodes: Sequence[str]) -> Explanation:
+    daemons, their = ("IMEX daemon", "this node's") if len(nodes) == 1 else ("IMEX daemons", "these nodes'")
+    verb = "was" if len(nodes) == 1 else "were"
+    return Explanation(
+        Reason.DAEMON_RESTARTED,
+        f"the {daemons} of {listed(nodes)} {verb} restarted: imports of {their} GPU memory by other nodes have"
+        " ended",
+        "restart the job if it reports errors",
+    )
+
+
 def no_fabric(*, nodes: Sequence[str]) -> Explanation:
     have, their = ("has", "its") if len(nodes) == 1 else ("have", "their")
     return Explanation(Reason.NO_FABRIC, f"{listed(nodes)} {have} no NVLink fabric: {their} pods get no channel")
@@ -528,8 +540,9 @@ def implausible_report(*, node: str, partition: str, reported: str, known: str) 
     return Explanation(
         Reason.IMPLAUSIBLE_REPORT,
         f"node {node} reports {reported}, but NVLink partition {partition} is at {known}: its report is ignored,"
-        " and it cannot be a member",
-        "check that imex node on it is the real one; then drain the node and remove its checkpoint",
+        " and it cannot be a member until it reports something else",
+        "check that imex node on it is the real one; then drain the node, remove its imex-dra.json and"
+        " member-list.json, and restart imex daemon",
     )
 
 
@@ -537,8 +550,8 @@ def invented_channel(*, node: str, partition: str) -> Explanation:
     return Explanation(
         Reason.INVENTED_CHANNEL,
         f"node {node} reports that it holds a channel which NVLink partition {partition} has not assigned: its"
-        " report is ignored, and it cannot be a member",
-        "check that imex node on it is the real one; then drain the node and remove its checkpoint",
+        " report is ignored, and it cannot be a member while it holds the channel",
+        "check that imex node on it is the real one; then drain the node",
     )
 
 
@@ -573,7 +586,7 @@ def reports_pending(*, nodes: Sequence[str]) -> Explanation:
     return Explanation(
         Reason.REPORTS_PENDING,
         "this partition was lost or restored, and assigns no new channel until every node has reported the"
-        f" channels it holds; missing: {listed(nodes)}",
+        f" channels it holds (missing: {listed(nodes)})",
         f"start these nodes; {_FORGET}",
     )
 

@@ -9,6 +9,7 @@ from imex_dra.cli.hardware import hardware_option
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.kube.client import Client
+from imex_dra.node.devices import PUBLISH_AFTER
 from imex_dra.node.grant import MAX_CLAIMS
 from imex_dra.node.prepare import DEADLINE
 from imex_dra.node.program import run
@@ -63,6 +64,14 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     show_default=True,
     help="Claims that the node can hold at a time, of all ComputeDomains together.",
 )
+@click.option(
+    "--publish-after",
+    type=click.FloatRange(min=0),
+    default=PUBLISH_AFTER,
+    show_default=True,
+    help="Seconds after which a node that is ready publishes its devices although it cannot reach every Ready"
+    " member.",
+)
 @kubeconfig_option
 @log_level_option
 def command(
@@ -74,6 +83,7 @@ def command(
     cdi_dir: Path,
     prepare_deadline: float,
     max_claims: int,
+    publish_after: float,
     kubeconfig: Path | None,
     log_level: str,
 ) -> None:
@@ -90,6 +100,7 @@ def command(
                 daemon_socket=daemon_socket,
                 prepare_deadline=prepare_deadline,
                 max_claims=max_claims,
+                publish_after=publish_after,
             )
         finally:
             await client.close()

@@ -23,6 +23,7 @@ from imex_dra.controller.caches import Caches, pods_of, release_requested
 from imex_dra.controller.domainconditions import DomainInputs
 from imex_dra.controller.domainevents import announcements, readiness_changed
 from imex_dra.controller.domainstatus import domain_status, is_starting
+from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.controller.templates import is_orphan, is_owned, template_for, template_problem
 from imex_dra.controller.waitingclaims import CandidateNode, waiting_claims
 from imex_dra.kube.client import Client
@@ -51,6 +52,7 @@ class ComputeDomainReconciler:
         caches: Caches,
         events: EventRecorder,
         clock: Clock,
+        settings: Settings = DEFAULTS,
         *,
         start_period: float = _START_PERIOD,
     ) -> None:
@@ -58,6 +60,7 @@ class ComputeDomainReconciler:
         self._caches = caches
         self._events = events
         self._clock = clock
+        self._settings = settings
         self._start_period = start_period
         self._starting_since: dict[Key, float] = {}
         """Since when a status is held back because pods are starting."""
@@ -184,6 +187,7 @@ class ComputeDomainReconciler:
             template_problem=template_problem,
             refusal=reasons.all_channels_refused(domain=str(key_of(domain))) if refused else None,
             deletion=deletion,
+            max_channels_per_namespace=self._settings.max_channels_per_namespace,
         )
 
     def _waiting_claims(self, domain: ComputeDomain, reports: list[NVLinkNode]) -> Explanation | None:

@@ -48,6 +48,8 @@ class DomainInputs(NamedTuple):
     refusal: Explanation | None = None
     deletion: Explanation | None = None
     """What a deletion waits for."""
+    max_channels_per_namespace: int = 0
+    """In each partition; 0 for no limit."""
 
 
 class Verdict(NamedTuple):
@@ -127,14 +129,15 @@ def _template_ready(inputs: DomainInputs) -> Verdict:
 
 
 def _channel_assigned(inputs: DomainInputs, entries: Sequence[DomainNode], ended_at: str) -> Verdict:
-    domain = inputs.domain
+    domain, limit = inputs.domain, inputs.max_channels_per_namespace
     if inputs.refusal is not None:
         return _verdict(False, inputs.refusal)
     needed = {entry.clique_id for entry in entries}
     missing = [
         obstacle
         for partition in inputs.partitions
-        if partition.metadata.name in needed and (obstacle := channel_obstacle(partition, domain, inputs.reports))
+        if partition.metadata.name in needed
+        and (obstacle := channel_obstacle(partition, domain, inputs.reports, limit))
     ]
     if missing:
         return _verdict(False, _joined(missing))

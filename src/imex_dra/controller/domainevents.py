@@ -21,6 +21,9 @@ from imex_dra.api.reasons import Reason
 from imex_dra.controller.domainconditions import failures
 from imex_dra.kube.conditions import find_condition
 
+_OF_THE_PARTITION = frozenset({Reason.CHANNELS_EXHAUSTED, Reason.CHANNEL_LIMIT})
+"""Reasons that the reconciler of the partition announces."""
+
 
 class Announcement(NamedTuple):
     reason: Reason
@@ -36,6 +39,7 @@ def announcements(before: ComputeDomainStatus, after: ComputeDomainStatus) -> li
         _failed(before, after),
         _turned(before, after, SPANS_PARTITIONS, "True"),
         _without_fabric(before, after),
+        _daemons_restarted(before, after),
         _turned(before, after, DELETING, "True", warning=False),
     ]
     return [announcement for announcement in found if announcement is not None]
@@ -76,8 +80,7 @@ def _ready(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcem
 
 
 def _failed(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcement | None:
-    # The reconciler of the partition announces exhausted channels.
-    failed = {(e.name, e.reason) for e in failures(after.nodes) if e.reason != Reason.CHANNELS_EXHAUSTED}
+    failed = {(e.name, e.reason) for e in failures(after.nodes) if e.reason not in _OF_THE_PARTITION}
     known = {(entry.name, entry.reason) for entry in failures(before.nodes)}
     ready = find_condition(after.conditions, READY)
     return _announcement(ready, warning=True) if ready is not None and failed - known else None
@@ -87,6 +90,18 @@ def _without_fabric(before: ComputeDomainStatus, after: ComputeDomainStatus) -> 
     known = {entry.name for entry in before.nodes if entry.reason == Reason.NO_FABRIC}
     new = [e.name for e in after.nodes if e.reason == Reason.NO_FABRIC and e.name not in known]
     return Announcement(Reason.NO_FABRIC, reasons.no_fabric(nodes=new).message()) if new else None
+
+
+def _daemons_restarted(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcement | None:
+    """Not for the first daemon, nor for one that had no claim of the ComputeDomain before: the previous status has
+    no time for these.
+    """
+    known = {entry.name: entry.imex_started_at for entry in before.nodes if entry.imex_started_at}
+    nodes = [e.name for e in after.nodes if e.imex_started_at != known.get(e.name, e.imex_started_at)]
+    if not nodes:
+        return None
+    restarted = reasons.daemon_restarted(nodes=sorted(nodes))
+    return Announcement(restarted.reason, restarted.message())
 
 
 def _announcement(condition: Condition, warning: bool) -> Announcement:

@@ -28,6 +28,7 @@ from imex_dra.api.reasons import Explanation
 from imex_dra.api.views import ResourceClaim
 from imex_dra.controller.channels import FIRST_CHANNEL
 from imex_dra.controller.membership import staying
+from imex_dra.controller.plausibility import channel_count
 from imex_dra.kube.conditions import find_condition
 
 Reports = Mapping[str, NVLinkNode]
@@ -39,18 +40,23 @@ def domain_nodes(
     claims: Iterable[ResourceClaim],
     partitions: Sequence[NVLinkPartition],
     reports: Reports,
+    *,
+    max_per_namespace: int = 0,
 ) -> list[DomainNode]:
-    """`claims`: allocated ones. `partitions`: at least those of their nodes. `reports`: of all their members."""
+    """`claims`: allocated ones. `partitions`: at least those of their nodes. `reports`: of all their members.
+    `max_per_namespace`: as in `channel_obstacle`.
+    """
     claims_on: dict[str, list[ResourceClaim]] = {}
     for claim in claims:
         for node in claim.nodes:
             claims_on.setdefault(node, []).append(claim)
     members = {member.node: (p, member) for p in partitions for member in staying(p.status.members)}
+    daemons = {entry.name: entry.imex_started_at for entry in domain.status.nodes}
     disconnected: dict[str, Explanation] = {}
     obstacles: dict[str, Explanation | None] = {}
     for each in partitions:
         disconnected |= disconnected_nodes(each, claims_on.keys(), reports)
-        obstacles[each.metadata.name] = channel_obstacle(each, domain, reports)
+        obstacles[each.metadata.name] = channel_obstacle(each, domain, reports, max_per_namespace)
     entries = []
     for node in sorted(claims_on):
         partition, member = members.get(node, (None, None))
@@ -60,7 +66,8 @@ def domain_nodes(
             or disconnected.get(node)
             or _claims_obstacle(node, claims_on[node], reports.get(node))
         )
-        entries.append(_entry(node, partition, member, obstacle))
+        started_at = _imex_started_at(claims_on[node], reports.get(node), daemons.get(node, ""))
+        entries.append(structs.replace(_entry(node, partition, member, obstacle), imex_started_at=started_at))
     return sorted(entries, key=lambda entry: (entry.status is Readiness.READY, entry.name))
 
 
@@ -73,20 +80,32 @@ def channel_of(partition: NVLinkPartition, domain: ComputeDomain) -> int | None:
     return next(own, None)
 
 
-def channel_obstacle(partition: NVLinkPartition, domain: ComputeDomain, reports: Reports) -> Explanation | None:
-    """Why the ComputeDomain has no channel in the partition."""
+def channel_obstacle(
+    partition: NVLinkPartition, domain: ComputeDomain, reports: Reports, max_per_namespace: int = 0
+) -> Explanation | None:
+    """Why the ComputeDomain has no channel in the partition. `max_per_namespace`: how many channels its namespace
+    may have there; 0 for no limit.
+    """
     if channel_of(partition, domain) is not None:
         return None
     name, status = partition.metadata.name, partition.status
     if status.pending_reports or status.required_generation:
         condition = find_condition(status.conditions, CHANNELS_REUSABLE)
         return reasons.assignment_blocked(partition=name, cause=condition.message if condition else "it recovers")
-    counts = [r.status.channel_count for r in reports.values() if r.status.partition == name]
-    usable = min(filter(None, counts), default=0) - FIRST_CHANNEL
-    if 0 < usable <= len(status.channels):
+    # In the order of `channels.plan_channels`: a namespace at its limit gets none of the free channels.
+    namespace = domain.metadata.namespace
+    if 0 < max_per_namespace <= _assigned_in(partition, namespace):
+        return reasons.channel_limit(partition=name, namespace=namespace, limit=max_per_namespace)
+    usable = channel_count(status.members, reports) - FIRST_CHANNEL
+    if usable <= len(status.channels):
         return reasons.channels_exhausted(partition=name, count=usable)
     # The next step of this explanation is to look for the controller, which is this program.
     return reasons.no_channel_assigned(domain=str(key_of(domain)), partition=name)._replace(next_step="")
+
+
+def _assigned_in(partition: NVLinkPartition, namespace: str) -> int:
+    assigned = (e.compute_domain for e in partition.status.channels if e.state is ChannelState.ASSIGNED)
+    return sum(domain.namespace == namespace for domain in assigned)
 
 
 def disconnected_nodes(
@@ -192,6 +211,15 @@ def _claims_obstacle(node: str, claims: Sequence[ResourceClaim], report: NVLinkN
     prepared = set(report.status.prepared_claims) if report else set()
     missing = [claim for claim in claims if claim.metadata.uid not in prepared]
     return reasons.claims_not_prepared(node=node, claims=consumers(missing)) if missing else None
+
+
+def _imex_started_at(claims: Sequence[ResourceClaim], report: NVLinkNode | None, before: str) -> str:
+    """Of the daemon that serves the claims. Kept while none of them is prepared, as after a reboot: a restart is
+    found by comparison with the daemon that served them before.
+    """
+    prepared = set(report.status.prepared_claims) if report else set()
+    is_serving = any(claim.metadata.uid in prepared for claim in claims)
+    return (report.status.imex_started_at if report and is_serving else "") or before
 
 
 def _entry(

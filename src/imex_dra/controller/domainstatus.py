@@ -28,7 +28,8 @@ from imex_dra.kube.conditions import find_condition
 
 def domain_status(inputs: DomainInputs, now: datetime) -> ComputeDomainStatus:
     domain = inputs.domain
-    entries = domain_nodes(domain, inputs.claims, inputs.partitions, inputs.reports)
+    limit = inputs.max_channels_per_namespace
+    entries = domain_nodes(domain, inputs.claims, inputs.partitions, inputs.reports, max_per_namespace=limit)
     held = _partitions(inputs, entries)
     ended_at = _claims_ended_at(inputs, held, now)
     after = conditions(inputs, entries, ended_at, now)

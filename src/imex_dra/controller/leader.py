@@ -77,7 +77,7 @@ class Leader:
     async def run(self) -> None:
         client, caches, events, clock = self._client, self._caches, self._events, self._clock
         partitions = NVLinkPartitionReconciler(client, caches, events, clock, self._settings)
-        domains = ComputeDomainReconciler(client, caches, events, clock)
+        domains = ComputeDomainReconciler(client, caches, events, clock, self._settings)
         labels = CliqueLabelReconciler(client, caches, events, clock)
         late_claims = LateClaimReporter(caches, events)
         self._subscribe()

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from imex_dra.api.nvlinknode import ImexState
-from imex_dra.base.clock import Clock
+from imex_dra.base.clock import Clock, rfc3339_micro
 from imex_dra.base.errors import ImexError
 from imex_dra.daemon.plan import (
     Connections,
@@ -111,7 +111,7 @@ class Agent:
         failures = 0
         while True:
             while self._desired is None:
-                self._server.publish(partition="", index=-1, generation=0, problem="")
+                self._server.publish(partition="", index=-1, generation=0, problem="", started_at="")
                 await self._changed.wait()
                 self._changed.clear()
             started = asyncio.get_running_loop().time()
@@ -131,7 +131,7 @@ class Agent:
         except (ImexError, OSError) as error:
             return f"the configuration of nvidia-imex cannot be written: {error}"
         process = asyncio.create_task(self._process.run())
-        self._set_applied(member_list)
+        self._set_applied(member_list, started_at=rfc3339_micro(self._clock.now()))
         try:
             while not process.done():
                 if self._changed.is_set() and not self._follow_change():
@@ -194,10 +194,13 @@ class Agent:
         self._process.signal(signal.SIGUSR1)
         return True
 
-    def _set_applied(self, member_list: MemberList) -> None:
+    def _set_applied(self, member_list: MemberList, **changes: object) -> None:
         self._applied = member_list
         self._server.publish(
-            partition=member_list.partition, index=member_list.own_index, generation=member_list.generation
+            partition=member_list.partition,
+            index=member_list.own_index,
+            generation=member_list.generation,
+            **changes,
         )
         self._poll_now.set()
 

@@ -36,6 +36,8 @@ class DaemonState(Struct, frozen=True, rename="camel"):
     """When nvidia-imex-ctl last reported connections, if that is long ago; RFC 3339."""
     problem: str = ""
     """One sentence; empty if there is none."""
+    started_at: str = ""
+    """When the nvidia-imex that runs, or that ended last, was started; RFC 3339. It identifies the process."""
 
 
 def frame(message: Struct) -> bytes:

@@ -41,8 +41,9 @@ from imex_dra.node.state import NodeState
 log = structlog.get_logger()
 
 PUBLISH_AFTER = 30.0
-"""Seconds in which a node that is ready for the first time may connect to all Ready members. After that it is
-published nevertheless: a member may be dead although its Node still counts as Ready.
+"""Default of `imex node --publish-after`: seconds in which a node that is ready for the first time may connect to
+all Ready members. After that it is published nevertheless: a member may be dead although its Node still counts as
+Ready.
 """
 WITHDRAW_AFTER = 15.0
 RESTORE_AFTER = 5.0
@@ -65,7 +66,9 @@ class Publication(Struct, frozen=True):
         return self.state is PublicationState.PUBLISHED
 
 
-def next_publication(publication: Publication, snapshot: Snapshot, now: float) -> tuple[Publication, float | None]:
+def next_publication(
+    publication: Publication, snapshot: Snapshot, now: float, publish_after: float = PUBLISH_AFTER
+) -> tuple[Publication, float | None]:
     """The publication now, and after how many seconds to decide again although nothing changed."""
     obstacle = node_obstacle(snapshot)
     if obstacle is not None and obstacle.explanation.reason is Reason.FABRIC_BROKEN:
@@ -74,7 +77,7 @@ def next_publication(publication: Publication, snapshot: Snapshot, now: float) -
     ready = obstacle is None
     if ready == publication.published:
         return structs.replace(publication, pending_since=None), None
-    delay = _delay(publication.state, snapshot)
+    delay = _delay(publication.state, snapshot, publish_after)
     since = now if publication.pending_since is None else publication.pending_since
     remaining = since + delay - now
     if remaining <= 0:
@@ -82,7 +85,7 @@ def next_publication(publication: Publication, snapshot: Snapshot, now: float) -
     return structs.replace(publication, pending_since=since), remaining
 
 
-def _delay(state: PublicationState, snapshot: Snapshot) -> float:
+def _delay(state: PublicationState, snapshot: Snapshot, publish_after: float) -> float:
     """How long the node's state must have demanded the opposite."""
     match state:
         case PublicationState.PUBLISHED:
@@ -91,7 +94,7 @@ def _delay(state: PublicationState, snapshot: Snapshot) -> float:
             return RESTORE_AFTER
         case PublicationState.NEVER:
             at_once = snapshot.reading.fabric.state is FabricState.NONE or is_connected(snapshot)
-            return 0.0 if at_once else PUBLISH_AFTER
+            return 0.0 if at_once else publish_after
 
 
 def channel_devices(snapshot: Snapshot) -> tuple[Device, ...]:
@@ -129,10 +132,13 @@ class DevicePublisher:
     only as our own would be.
     """
 
-    def __init__(self, client: Client, state: NodeState, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, state: NodeState, clock: Clock, *, publish_after: float = PUBLISH_AFTER
+    ) -> None:
         self._client = client
         self._state = state
         self._clock = clock
+        self._publish_after = publish_after
         self._backoff = Backoff(0.2, 10.0)
         self._publication = Publication()
         self._slice_changed = asyncio.Event()
@@ -154,7 +160,8 @@ class DevicePublisher:
         while True:
             changed, snapshot = self._state.changed, self._state.snapshot
             self._slice_changed.clear()
-            self._publication, again = next_publication(self._publication, snapshot, self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._publication, again = next_publication(self._publication, snapshot, now, self._publish_after)
             try:
                 await self._reconcile(snapshot)
                 failures = 0

@@ -55,6 +55,7 @@ def node_status(
         address=address,
         index=daemon.index,
         imex_state=snapshot.daemon.state,
+        imex_started_at=_imex_started_at(snapshot, last),
         driver_version=snapshot.reading.driver_version,
         channel_count=snapshot.reading.channel_count or last.channel_count,
         max_claims=snapshot.max_claims,
@@ -129,6 +130,12 @@ def _imex_partition(snapshot: Snapshot, last: NVLinkNodeStatus) -> str:
     """An `imex daemon` that does not answer may have left nvidia-imex running."""
     unknown = bool(snapshot.daemon.problem) and not snapshot.daemon.partition
     return last.imex_partition if unknown else snapshot.daemon.partition
+
+
+def _imex_started_at(snapshot: Snapshot, last: NVLinkNodeStatus) -> str:
+    """A daemon that ends before it is READY is no reason to write."""
+    is_ready = snapshot.daemon.state is ImexState.READY
+    return (snapshot.daemon.started_at if is_ready else "") or last.imex_started_at
 
 
 def _unreachable(snapshot: Snapshot, last: NVLinkNodeStatus) -> tuple[str, ...]:

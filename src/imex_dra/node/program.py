@@ -22,7 +22,7 @@ from imex_dra.dra.plugin import serving, sockets
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.kube.client import Client
 from imex_dra.node.checkpoint import CheckpointFile
-from imex_dra.node.devices import DevicePublisher
+from imex_dra.node.devices import PUBLISH_AFTER, DevicePublisher
 from imex_dra.node.grant import MAX_CLAIMS
 from imex_dra.node.health import NodeHealth
 from imex_dra.node.lasting import follow_lasting_facts
@@ -50,6 +50,7 @@ async def run(
     daemon_socket: Path,
     prepare_deadline: float = DEADLINE,
     max_claims: int = MAX_CLAIMS,
+    publish_after: float = PUBLISH_AFTER,
     sweep_period: float = 60.0,
 ) -> None:
     state, clock = NodeState(node), Clock()
@@ -67,7 +68,7 @@ async def run(
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
             reporter = NodeReporter(client, state, prepared, clock, address=address)
-            publisher = DevicePublisher(client, state, clock)
+            publisher = DevicePublisher(client, state, clock, publish_after=publish_after)
             group.create_task(_publish(state, plugin / "publisher.lock", reporter, publisher))
             checkpoint = kubelet / KUBELET_CHECKPOINT
             group.create_task(sweep_forever(client, state, prepared, checkpoint, period=sweep_period))

@@ -69,7 +69,9 @@ class Pod:
         return self.container(name)["state"]["terminated"]
 
     def events(self, reason: str) -> list[str]:
-        found = self._api.items(EVENTS, fieldSelector=f"involvedObject.uid={self.uid},reason={reason}")
+        found = self._api.items(
+            EVENTS, fieldSelector=f"involvedObject.kind=Pod,involvedObject.uid={self.uid},reason={reason}"
+        )
         return [event["message"] for event in found]
 
     def exists(self) -> bool:
@@ -115,7 +117,7 @@ class Pod:
 
     def _describe(self) -> Any:
         found = self._api.find(self.path)
-        events = self._api.items(EVENTS, fieldSelector=f"involvedObject.uid={self.uid}")
+        events = self._api.items(EVENTS, fieldSelector=f"involvedObject.kind=Pod,involvedObject.uid={self.uid}")
         return found and found["status"], [(event["reason"], event["message"]) for event in events]
 
 

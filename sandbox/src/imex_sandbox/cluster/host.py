@@ -74,7 +74,11 @@ class Host:
         self.nodes: Sequence[SimulatedNode] = racks.layout(options.cluster, number)
         self.supervisor = Supervisor()
         self.proxy = ProxyProcess(paths.run, paths.log("proxy"))
-        self.controller = driver.controller(paths.driver_kubeconfig(CONTROLLER), paths.log(CONTROLLER))
+        self.controller = driver.controller(
+            paths.driver_kubeconfig(CONTROLLER),
+            paths.log(CONTROLLER),
+            *settings.flags(options.cluster.driver.controller_options),
+        )
         self._running = ExitStack()
         self._operator: MpiOperator | None = None
 

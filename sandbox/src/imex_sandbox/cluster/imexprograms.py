@@ -23,7 +23,7 @@ from imex_dra.imex.link import DaemonState, messages
 from imex_dra.kube.client import Client
 from imex_dra.node import program as node_program
 from imex_sandbox.cluster.programs import DIES_WITH_PARENT
-from imex_sandbox.cluster.settings import DriverNode
+from imex_sandbox.cluster.settings import DriverNode, flags
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import SimulatedHardware
 from imex_sandbox.softimex.ctl import answers
@@ -57,6 +57,7 @@ class ImexNode:
             f"--daemon-socket={NodeRoot(node.root).daemon_socket}",
             f"--kubelet-dir={node.root / 'k'}",
             f"--cdi-dir={node.root / 'run/cdi'}",
+            *flags(node.driver.node_options),
         ]
 
     async def run(self) -> None:
@@ -74,6 +75,7 @@ class ImexNode:
                 kubelet=node.root / "k",
                 cdi=node.root / "run/cdi",
                 daemon_socket=NodeRoot(node.root).daemon_socket,
+                **node.driver.node_options,
             )
         finally:
             await client.close()

@@ -9,7 +9,7 @@ from imex_sandbox import racks
 from imex_sandbox.cluster.paths import ClusterPaths
 from imex_sandbox.kubelet.config import KubeletsConfig, NodeConfig, NodeFacts, ServingCertificate, StandIn
 from imex_sandbox.kubernetes.controlplane import ControlPlane
-from imex_sandbox.racks import SimulatedNode
+from imex_sandbox.racks import Driver, SimulatedNode
 
 
 class Options(Struct, frozen=True):
@@ -27,6 +27,7 @@ class DriverNode(Struct, frozen=True):
     address: str
     root: Path
     kubeconfig: Path
+    driver: Driver = Driver()
 
 
 class DriverSettings(Struct, frozen=True):
@@ -69,10 +70,20 @@ def kubelet_settings(
 
 def driver_settings(options: Options, paths: ClusterPaths, nodes: Sequence[SimulatedNode]) -> DriverSettings:
     members = [
-        DriverNode(node.name, node.address, paths.node(node.name), paths.driver_kubeconfig(node.name))
+        DriverNode(
+            node.name,
+            node.address,
+            paths.node(node.name),
+            paths.driver_kubeconfig(node.name),
+            options.cluster.driver,
+        )
         for node in nodes
     ]
     return DriverSettings(members, paths.fabric, paths.logs, paths.drivers_socket, options.processes)
+
+
+def flags(options: Mapping[str, float]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={value:g}" for name, value in options.items()]
 
 
 def node_user(node: SimulatedNode) -> str:

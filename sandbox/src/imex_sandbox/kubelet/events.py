@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import structlog
 
-from imex_dra.api.meta import AnnotatedMeta, Key, ObjectMeta, Resource, View
+from imex_dra.api.meta import AnnotatedMeta, Key, ObjectMeta, Resource, View, shown
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError
 from imex_dra.kube.client import Client
@@ -18,8 +18,9 @@ _MAX_QUEUED = 500
 
 
 class InvolvedObject(View, frozen=True, gc=False):
-    api_version: str = "v1"
-    kind: str = "Pod"
+    # Shown although they are defaults: kubectl describe selects Events by kind.
+    api_version: str = shown("v1")
+    kind: str = shown("Pod")
     namespace: str = ""
     name: str = ""
     uid: str = ""

@@ -1,0 +1,223 @@
+"""What a user sees on a rack with dead nodes, lost objects and dead programs; docs/design/failures.md is the list.
+
+Real processes on a real control plane: power is cut by killing every process of a node.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from msgspec import structs
+
+from imex_dra.node.checkpoint import CheckpointFile
+from imex_sandbox.faults.kinds import HangProcess
+from tests.sandbox.failures.rack import Rack, running_rack
+
+pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
+
+N0, N1, N2, N3 = (f"r0-n0{number}" for number in range(4))
+ADVICE = "for a node that will not return, delete its Node object or run imex forget-node"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Rack]:
+    with running_rack() as rack:
+        yield rack
+
+
+@pytest.fixture
+def off() -> list[str]:
+    """The nodes that a test powers off."""
+    return []
+
+
+@pytest.fixture
+def rack(shared: Rack, off: list[str]) -> Iterator[Rack]:
+    yield shared
+    shared.reset(off)
+
+
+class TestDeadNodes:
+    def test_one_node_off_is_named_and_the_others_go_on(self, rack: Rack, off: list[str]) -> None:
+        rack.run("train", *rack.nodes)
+        rack.until(lambda: rack.domain_condition("train", "Ready")[0] == "True")
+        indexes = rack.indexes()
+        off.append(N3)
+        rack.power_off(N3)
+        rack.until(lambda: rack.members() == {N0: "Ready", N1: "Ready", N2: "Ready", N3: "Unknown"})
+        since = f"{N3} is not reachable since 20"
+        rack.until(lambda: since in rack.domain_condition("train", "Ready")[2])
+        assert rack.ready_nodes("train") == {N0: True, N1: True, N2: True, N3: False}
+        message = rack.domain_condition("train", "Ready")[2]
+        assert message.startswith(f"1 of 4 nodes with a claim is not ready: {since}")
+        assert rack.domain_condition("train", "Degraded")[0] == "True"
+        assert rack.summary() == ("DEGRADED", "3/4")
+        assert rack.partition_condition("Ready")[2].startswith(since)
+        rack.run("new", N0, N2)
+        rack.until(lambda: rack.domain_condition("new", "Ready")[0] == "True")
+        assert rack.indexes() == indexes
+
+    def test_two_nodes_off(self, rack: Rack, off: list[str]) -> None:
+        rack.run("train", N1, N2, N3)
+        rack.until(lambda: rack.domain_condition("train", "Ready")[0] == "True")
+        off += [N2, N3]
+        rack.power_off(N2, N3)
+        rack.until(lambda: rack.ready_nodes("train") == {N1: True, N2: False, N3: False})
+        message = rack.domain_condition("train", "Ready")[2]
+        assert f"{N2} is not reachable since 20" in message
+        assert f"{N3} is not reachable since 20" in message
+        assert rack.summary() == ("DEGRADED", "2/4")
+        rack.run("new", N0, N1)
+        rack.until(lambda: rack.domain_condition("new", "Ready")[0] == "True")
+        rack.until(lambda: rack.members() == {N0: "Ready", N1: "Ready", N2: "Suspended", N3: "Suspended"})
+
+    def test_one_node_off_for_an_hour_is_suspended_and_returns_through_admission(
+        self, rack: Rack, off: list[str]
+    ) -> None:
+        indexes = rack.indexes()
+        off.append(N3)
+        rack.power_off(N3)
+        rack.until(lambda: rack.members()[N3] == "Suspended")
+        status, reason, message = rack.partition_condition("Ready")
+        assert (status, reason) == ("True", "MemberSuspended")
+        assert message.startswith(f"3 members are ready and connected; suspended: {N3} since 20")
+        assert message.endswith(ADVICE)
+        assert rack.summary() == ("DEGRADED", "3/4")
+        # What changes while it is off: it must know before it is a member again.
+        rack.run("meanwhile", N0)
+        rack.node(off.pop()).power_on()
+        rack.until(lambda: rack.summary() == ("UP", "4/4"))
+        assert rack.indexes() == indexes
+        returned, partition = rack.nvlink_node(N3), rack.partition()
+        assert returned["acknowledgedEpoch"] == partition["epoch"]
+        assert returned["appliedGeneration"] == partition["generation"]
+        rack.run("meanwhile", N3)
+
+    def test_a_rebooted_node_publishes_devices_while_another_one_is_off(self, rack: Rack, off: list[str]) -> None:
+        """Before Kubernetes has noticed: the dead node still counts as Ready, so the delay must end the wait."""
+        before = rack.publishing_nodes()[N2]
+        off.append(N3)
+        rack.node(N3).power_off()
+        rack.node(N2).reboot()
+        rack.until(lambda: rack.publishing_nodes().get(N2, before) != before)
+        rack.run("train", N2)
+
+        def connected() -> str:
+            conditions = rack.nvlink_node(N2).get("conditions", [])
+            return next((c["message"] for c in conditions if c["type"] == "Connected"), "")
+
+        rack.until(lambda: f"the IMEX daemon of node {N2} cannot reach {N3}" in connected())
+
+    def test_a_partition_that_is_lost_while_a_node_is_off_serves_known_channels_until_it_is_forgotten(
+        self, rack: Rack, off: list[str]
+    ) -> None:
+        rack.run("known", N0)
+        rack.until(lambda: rack.domain_condition("known", "Ready")[0] == "True")
+        channels, indexes = rack.domain("known")["partitions"], rack.indexes()
+        off.append(N3)
+        rack.power_off(N3)
+        rack.until(lambda: rack.members()[N3] == "Unknown")
+        rack.lose_partition()
+        rack.until(lambda: rack.partition().get("pendingReports") == [N3])
+        rack.until(lambda: {node for node, state in rack.members().items() if state == "Ready"} == {N0, N1, N2})
+        rack.run("known", N1)
+        assert rack.domain("known")["partitions"][0]["channel"] == channels[0]["channel"]
+        (waiting,) = rack.start("new", N2)
+        rack.until(lambda: rack.domain_condition("new", "ChannelAssigned")[1] == "AssignmentBlocked")
+        message = rack.domain_condition("new", "ChannelAssigned")[2]
+        assert f"until every node has reported the channels it holds (missing: {N3})" in message
+        assert ADVICE in message
+        rack.until(lambda: any(f"(missing: {N3})" in event for event in rack.events("Pod", waiting)))
+        assert "may share memory with other workloads" in rack.forget_node(N3)
+        rack.until(lambda: rack.domain_condition("new", "ChannelAssigned")[0] == "True")
+        rack.run("new", N2)
+        assert {node: index for node, index in rack.indexes().items() if node != N3} == {
+            node: index for node, index in indexes.items() if node != N3
+        }
+
+
+class TestPrograms:
+    def test_the_restart_of_an_imex_daemon_is_an_event_of_the_computedomains_with_claims_there(
+        self, rack: Rack
+    ) -> None:
+        rack.run("train", N0, N1)
+        rack.run("elsewhere", N0)
+
+        def daemons(domain: str) -> set[str]:
+            return {node["name"] for node in rack.domain(domain).get("nodes", []) if "imexStartedAt" in node}
+
+        rack.until(lambda: (daemons("train"), daemons("elsewhere")) == ({N0, N1}, {N0}))
+        before = rack.nvlink_node(N1)["imexStartedAt"]
+        rack.node(N1).kill("nvidia-imex")
+        expected = (
+            f"the IMEX daemon of {N1} was restarted: imports of this node's GPU memory by other nodes have ended;"
+            " restart the job if it reports errors"
+        )
+        rack.until(lambda: rack.events("ComputeDomain", "train", "DaemonRestarted") == [expected])
+        assert rack.nvlink_node(N1)["imexStartedAt"] > before
+        rack.until(lambda: rack.domain_condition("train", "Ready")[0] == "True")
+        assert rack.events("ComputeDomain", "elsewhere", "DaemonRestarted") == []
+
+    def test_an_unreadable_checkpoint_is_rebuilt_and_its_claim_can_be_unprepared(self, rack: Rack) -> None:
+        (pod,) = rack.run("train", N2)
+        root = rack.node(N2).root.path
+        (path,) = root.rglob("imex-dra.json")
+        held = CheckpointFile(path).load().claims
+        assert len(held) == 1
+        rack.node(N2).kill("imex-node")
+        path.write_bytes(b"not a checkpoint")
+        rack.node(N2).start("imex-node")
+        rack.until(lambda: path.with_suffix(".unreadable").exists())
+        assert CheckpointFile(path).load().claims.keys() == held.keys()
+        rack.namespace.delete("pod", pod)
+        rack.until(lambda: not CheckpointFile(path).load().claims)
+        rack.until(lambda: not list((root / "run/cdi").glob("imex-dra.io-channel_*.json")))
+
+    def test_a_computedomain_with_a_channel_takes_pods_while_the_controller_does_nothing(self, rack: Rack) -> None:
+        """Hung, not killed: another one would have to wait for the Lease to expire."""
+        rack.run("train", N0)
+        with rack.injector.during(HangProcess(program="imex-controller")):
+            rack.run("train", N0, N1)
+        rack.until(lambda: rack.ready_nodes("train") == {N0: True, N1: True})
+
+
+class TestChannels:
+    def test_exhausted_channels_are_in_the_condition_the_event_and_the_prepare_error(self, rack: Rack) -> None:
+        with channel_count(rack, 2):
+            rack.run("first", N0)
+            (pod,) = rack.start("second", N1)
+            message = f"NVLink partition {rack.partition_name} has no free channel: all 1 are assigned or not yet"
+            rack.until(lambda: message in rack.domain_condition("second", "ChannelAssigned")[2])
+            assert rack.domain_condition("second", "ChannelAssigned")[:2] == ("False", "ChannelsExhausted")
+            rack.until(lambda: rack.events("ComputeDomain", "second", "ChannelsExhausted"))
+            rack.until(lambda: any(message in event for event in rack.events("Pod", pod)))
+
+    def test_a_partition_that_is_restored_from_an_old_backup_assigns_no_channel_twice(self, rack: Rack) -> None:
+        rack.run("before", N0)
+        backup = rack.partition()
+        rack.run("after", N1)
+        channels = {name: rack.channel(name) for name in ("before", "after")}
+        rack.restore_partition(backup)
+        rack.run("new", N0, N1)
+        rack.until(lambda: not rack.partition().get("pendingReports"))
+        assert {name: rack.channel(name) for name in channels} == channels
+        assert rack.channel("new") not in channels.values()
+
+
+@contextmanager
+def channel_count(rack: Rack, count: int) -> Iterator[None]:
+    """The GPU driver of every node offers so many channels. Channel 0 is never assigned."""
+    hardware = {name: rack.node(name).root.hardware() for name in rack.nodes}
+
+    def are_reported(expected: int) -> bool:
+        return all(rack.nvlink_node(name)["channelCount"] == expected for name in rack.nodes)
+
+    for name, before in hardware.items():
+        rack.node(name).root.write_hardware(structs.replace(before, channel_count=count))
+    try:
+        rack.until(lambda: are_reported(count))
+        yield
+    finally:
+        for name, before in hardware.items():
+            rack.node(name).root.write_hardware(before)
+        rack.until(lambda: are_reported(2048))
