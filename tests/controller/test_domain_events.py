@@ -43,7 +43,7 @@ def test_a_failure_is_announced_when_its_node_or_reason_is_new() -> None:
     first = life.see("ab", rack("ab", b=MemberState.UNKNOWN))
     (announcement,) = announcements(ready, first)
     assert announcement.warning
-    assert "b is not reachable since" in announcement.message
+    assert "b has been unreachable since" in announcement.message
     assert events(first, life.see("ab", rack("ab", b=MemberState.SUSPENDED))) == []
     second = life.see("ab", rack("ab", a=MemberState.UNKNOWN, b=MemberState.UNKNOWN))
     assert events(first, second) == [("Warning", "NodesNotReady")]
@@ -51,7 +51,7 @@ def test_a_failure_is_announced_when_its_node_or_reason_is_new() -> None:
     (recovered,) = announcements(second, ready)
     assert recovered.reason == "Recovered"
     assert recovered.message == (
-        "2 of 2 nodes with a claim are ready again; the ComputeDomain was degraded since 2026-01-01T00:00:00Z"
+        "2 of 2 nodes with a claim are ready again; the ComputeDomain had been degraded since 2026-01-01T00:00:00Z"
     )
 
 

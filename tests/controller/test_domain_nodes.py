@@ -74,7 +74,7 @@ def test_a_dead_node_is_named_with_the_time_and_its_witnesses_stay_ready() -> No
     for state in (MemberState.UNKNOWN, MemberState.SUSPENDED):
         witnesses = (report("a", "c"), report("b", "c"))
         found = entries("abc", rack("abc", c=state), reports=(*witnesses, report("c")))
-        assert problems(found) == {"c": ("NodeUnreachable", f"c is not reachable since {SINCE}")}
+        assert problems(found) == {"c": ("NodeUnreachable", f"c has been unreachable since {SINCE}")}
         alone = entries("ac", rack("ac", c=state), reports=(report("a", "c"), report("c", "a")))
         assert problems(alone).keys() == {"c"}
 
@@ -160,7 +160,7 @@ def test_of_every_cut_pair_at_least_one_node_is_not_ready_and_of_no_other(
             with_own_words(report("b", index=1), "the disk is full"),
             ("NodeNotReady", "b is NotReady in its NVLink partition: the disk is full"),
         ),
-        (MemberState.UNKNOWN, None, ("NoReport", f"b does not report since {SINCE}")),
+        (MemberState.UNKNOWN, None, ("NoReport", f"b has not reported since {SINCE}")),
         (
             MemberState.READY,
             report("b", prepared=()),

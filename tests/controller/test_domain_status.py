@@ -162,7 +162,7 @@ def test_degraded_is_present_while_its_pods_run_and_true_after_a_node_failed() -
     assert condition(life.see("ab", broken), DEGRADED) == (
         "True",
         "NodesNotReady",
-        "1 of 2 nodes with a claim is not ready: b is not reachable since 2026-11-17T12:03:00Z",
+        "1 of 2 nodes with a claim is not ready: b has been unreachable since 2026-11-17T12:03:00Z",
     )
     assert condition(life.see("ab", rack("ab")), DEGRADED)[0] == "False"
     assert condition(life.see("", rack("ab")), DEGRADED) == ("", "", "")

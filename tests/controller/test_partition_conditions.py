@@ -65,7 +65,7 @@ def test_a_rack_without_problems_is_ready() -> None:
 def test_a_dead_node_is_named_and_those_that_cannot_reach_it_are_not() -> None:
     members = states(member("c", 2, MemberState.UNKNOWN, since=SINCE))
     witnesses = reports(a="c", b="c", d="c", e="c")
-    assert said(members, witnesses) == {"Ready": ("False", "c is not reachable since 2026-11-17 12:03 UTC")}
+    assert said(members, witnesses) == {"Ready": ("False", "c has been unreachable since 2026-11-17 12:03 UTC")}
     assert state(members, witnesses) == ("4/5", PartitionState.DEGRADED)
 
 
@@ -95,7 +95,7 @@ def test_two_live_members_that_cannot_reach_each_other_are_a_pair() -> None:
 
 def test_a_live_member_that_several_others_cannot_reach_is_the_cause() -> None:
     ready = found(RACK, reports(a="c", b="c", e="c"))["Ready"]
-    assert ready.message == "c is not reachable for several members, although its Node is Ready"
+    assert ready.message == "several members cannot reach c, although its Node is Ready"
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def changed(node: str, **fields: Any) -> NVLinkNode:
 @pytest.mark.parametrize(
     ("state", "nvlink_node", "message"),
     [
-        (MemberState.UNKNOWN, None, "c does not report since 2026-11-17 12:03 UTC"),
-        (MemberState.UNKNOWN, changed("c", partition=""), "c does not report since 2026-11-17 12:03 UTC"),
+        (MemberState.UNKNOWN, None, "c has not reported since 2026-11-17 12:03 UTC"),
+        (MemberState.UNKNOWN, changed("c", partition=""), "c has not reported since 2026-11-17 12:03 UTC"),
         (MemberState.JOINING, report("c"), "c is joining"),
         (
             MemberState.NOT_READY,

@@ -120,7 +120,7 @@ async def test_a_member_whose_node_is_not_ready_is_unknown(cluster: Cluster) -> 
     assert await states(cluster) == {node: MemberState.UNKNOWN}
     status, message = (await cluster.partition_conditions())["Ready"]
     assert status == "False"
-    assert message.startswith(f"{node} is not reachable since ")
+    assert message.startswith(f"{node} has been unreachable since ")
 
 
 async def test_a_report_of_a_node_that_does_not_exist_is_ignored(cluster: Cluster) -> None:

@@ -298,7 +298,7 @@ def nodes_not_ready(*, count: int, total: int, causes: Sequence[str]) -> Explana
 
 
 def recovered(*, state: str, since: str) -> Explanation:
-    return Explanation(Reason.RECOVERED, f"{state} again; the ComputeDomain was degraded since {since}")
+    return Explanation(Reason.RECOVERED, f"{state} again; the ComputeDomain had been degraded since {since}")
 
 
 def several_partitions(*, partitions: Sequence[str]) -> Explanation:
@@ -364,13 +364,11 @@ def node_full(*, node: str, claims: int, limit: int) -> Explanation:
 
 
 def node_unreachable(*, node: str, since: str) -> Explanation:
-    return Explanation(Reason.NODE_UNREACHABLE, f"{node} is not reachable{_since(since)}")
+    return Explanation(Reason.NODE_UNREACHABLE, f"{node} {_unreachable(since)}")
 
 
 def no_report(*, node: str, since: str) -> Explanation:
-    return Explanation(
-        Reason.NO_REPORT, f"{node} does not report{_since(since)}", "check that imex node runs on it"
-    )
+    return Explanation(Reason.NO_REPORT, f"{node} {_not_reporting(since)}", "check that imex node runs on it")
 
 
 def node_not_ready(*, node: str, state: str, cause: str) -> Explanation:
@@ -409,8 +407,12 @@ def no_fabric(*, nodes: Sequence[str]) -> Explanation:
     return Explanation(Reason.NO_FABRIC, f"{listed(nodes)} {have} no NVLink fabric: {their} pods get no channel")
 
 
-def _since(time: str) -> str:
-    return f" since {time}" if time else ""
+def _unreachable(since: str) -> str:
+    return f"has been unreachable since {since}" if since else "is unreachable"
+
+
+def _not_reporting(since: str) -> str:
+    return f"has not reported since {since}" if since else "does not report"
 
 
 # Channels of a partition
@@ -617,15 +619,15 @@ def member_suspended(*, count: int, suspended: Sequence[str]) -> Explanation:
 
 
 def member_not_reachable(*, node: str, since: str) -> str:
-    return f"{node} is not reachable since {at(since)}"
+    return f"{node} {_unreachable(at(since))}"
 
 
 def member_unreachable_for_several(*, node: str) -> str:
-    return f"{node} is not reachable for several members, although its Node is Ready"
+    return f"several members cannot reach {node}, although its Node is Ready"
 
 
 def member_not_reporting(*, node: str, since: str) -> str:
-    return f"{node} does not report since {at(since)}"
+    return f"{node} {_not_reporting(at(since))}"
 
 
 def member_not_ready(*, node: str, cause: str) -> str:

@@ -45,7 +45,7 @@ class TestDeadNodes:
         off.append(N3)
         rack.power_off(N3)
         rack.until(lambda: rack.members() == {N0: "Ready", N1: "Ready", N2: "Ready", N3: "Unknown"})
-        since = f"{N3} is not reachable since 20"
+        since = f"{N3} has been unreachable since 20"
         rack.until(lambda: since in rack.domain_condition("train", "Ready")[2])
         assert rack.ready_nodes("train") == {N0: True, N1: True, N2: True, N3: False}
         message = rack.domain_condition("train", "Ready")[2]
@@ -64,8 +64,8 @@ class TestDeadNodes:
         rack.power_off(N2, N3)
         rack.until(lambda: rack.ready_nodes("train") == {N1: True, N2: False, N3: False})
         message = rack.domain_condition("train", "Ready")[2]
-        assert f"{N2} is not reachable since 20" in message
-        assert f"{N3} is not reachable since 20" in message
+        assert f"{N2} has been unreachable since 20" in message
+        assert f"{N3} has been unreachable since 20" in message
         assert rack.summary() == ("DEGRADED", "2/4")
         rack.run("new", N0, N1)
         rack.until(lambda: rack.domain_condition("new", "Ready")[0] == "True")
