@@ -31,9 +31,9 @@ def control_plane_for_controllers(directory: Path) -> Iterator[ControlPlane]:
     with ControlPlane(directory, users=users, scheduler=False, controller_manager=False) as running:
         install_crds(running)
         running.kubectl("apply", "-f", str(DEPLOY / "rbac.yaml"))
-        running.kubectl(
-            "create", "clusterrolebinding", "controllers", "--clusterrole=imex-controller", "--group=controllers"
-        )
+        name, group = "imex-controller", "--group=controllers"
+        running.kubectl("create", "clusterrolebinding", "controllers", f"--clusterrole={name}", group)
+        running.kubectl("create", "rolebinding", "controllers", "-n", NAMESPACE, f"--role={name}", group)
         # The API server loads RBAC rules in the background.
         access = ("auth", "can-i", "patch", "computedomains.resource.nvidia.com", "--quiet")
         until(lambda: all(_succeeds(Kubectl(running.kubeconfig(user)), *access) for user in CONTROLLERS))
