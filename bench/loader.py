@@ -6,6 +6,7 @@ some objects are part of others. So they are written to etcd, as the API server 
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,7 @@ def load(control_plane: ControlPlane, fleet: Fleet) -> int:
     return len(values)
 
 
-def contents(fleet: Fleet) -> tuple[tuple[Resource[Object], tuple[Object, ...]], ...]:
+def contents(fleet: Fleet) -> tuple[tuple[Resource[Any], tuple[Object, ...]], ...]:
     """By kind. Nodes come before what refers to them."""
     return (
         (NAMESPACES, fleet.namespaces),
@@ -40,7 +41,7 @@ def contents(fleet: Fleet) -> tuple[tuple[Resource[Object], tuple[Object, ...]],
     )
 
 
-def _stored(resource: Resource[Object], objects: tuple[Object, ...]) -> Iterator[tuple[str, bytes]]:
+def _stored(resource: Resource[Any], objects: tuple[Object, ...]) -> Iterator[tuple[str, bytes]]:
     prefix = _prefix(resource)
     for obj in objects:
         body = msgspec.json.decode(encode(resource, obj))
@@ -49,7 +50,7 @@ def _stored(resource: Resource[Object], objects: tuple[Object, ...]) -> Iterator
         yield f"{prefix}/{namespace}{obj.metadata.name}", msgspec.json.encode(body)
 
 
-def _prefix(resource: Resource[Object]) -> str:
+def _prefix(resource: Resource[Any]) -> str:
     """Custom resources are stored below their group, and Nodes below their first name."""
     if resource is NODES:
         return "/registry/minions"

@@ -30,6 +30,7 @@ from imex_dra.api.views import (
     ResourceClaim,
     ResourceClaimTemplate,
 )
+from imex_dra.controller.trimmed import trimmed_claim, trimmed_node, trimmed_nvlink_node
 from imex_dra.kube.client import Client
 from imex_dra.kube.conditions import find_condition
 from imex_dra.kube.reflector import Reflector
@@ -45,6 +46,7 @@ class Caches:
             partition=lambda domain: {listed.name for listed in domain.status.partitions},
         )
         self.claims: Store[ResourceClaim] = Store(
+            trimmed_claim,
             domain=lambda claim: claim.domain_uids,
             waiting=lambda claim: claim.waits_for_domain_uids,
             node=lambda claim: claim.nodes,
@@ -55,8 +57,8 @@ class Caches:
             node=lambda p: {*(member.node for member in p.status.members), *p.status.pending_reports},
             label_differs=label_differs,
         )
-        self.nvlink_nodes: Store[NVLinkNode] = Store(partition=reported_partitions)
-        self.nodes: Store[Node] = Store(clique=clique_label)
+        self.nvlink_nodes: Store[NVLinkNode] = Store(trimmed_nvlink_node, partition=reported_partitions)
+        self.nodes: Store[Node] = Store(trimmed_node, clique=clique_label)
         self.namespaces: Store[Namespace] = Store()
 
     def reflectors(self, client: Client) -> list[Reflector[Any]]:

@@ -6,6 +6,7 @@ live object, entry by entry, matched by the list's map keys. So fields that a ne
 survive an older one.
 """
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -24,16 +25,12 @@ _json = msgspec.json.Decoder(Json)
 
 def merge_patch(before: Object, after: Object, live: Json) -> Json:
     """Empty if nothing has changed."""
-    info = ms.type_info(type(after))
-    assert isinstance(info, ms.StructType)
-    return _struct_patch(info, before, after, live)
+    return _struct_patch(_info(type(after)), before, after, live)
 
 
 def needs_live_object(before: Object, after: Object) -> bool:
     """Whether a list changes that has entries, in which the live object may have unknown fields."""
-    info = ms.type_info(type(after))
-    assert isinstance(info, ms.StructType)
-    return _changes_entries(info, before, after)
+    return _changes_entries(_info(type(after)), before, after)
 
 
 async def patch_changes(client: Client, resource: Resource[T], before: T, after: T, *, subresource: str = "") -> T:
@@ -76,6 +73,14 @@ def covers(live: Any, fields: Any) -> bool:
             name in live and covers(live[name], value) for name, value in fields.items()
         )
     return bool(live == fields)
+
+
+@cache
+def _info(type_: type) -> ms.StructType:
+    """Takes milliseconds, more than all else that a patch needs."""
+    info = ms.type_info(type_)
+    assert isinstance(info, ms.StructType)
+    return info
 
 
 def _struct_patch(info: ms.StructType, before: Any, after: Any, live: Json) -> Json:

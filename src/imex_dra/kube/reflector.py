@@ -240,7 +240,7 @@ class Reflector(Generic[T]):
     def _decode(self, raw: msgspec.Raw) -> T | Identity:
         """The object, or the identity of one that cannot be decoded."""
         try:
-            obj = self._decoder.decode(raw)
+            obj = self._store.trim(self._decoder.decode(raw))
         except Undecodable as error:
             identity = identity_of(raw) or Identity()
             if identity.key not in self.undecodable:
