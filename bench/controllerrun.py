@@ -210,9 +210,12 @@ class Changes:
         now = time.monotonic()
         self._sent[node] = now, state
         for domain in self._nodes[node]:
-            # A change that no status has shown yet counts from its own time on.
-            since, _ = self._pending.get((domain, node), (now, readiness))
-            self._pending[domain, node] = since, readiness
+            undone = self._pending.pop((domain, node), None)
+            if undone is not None:
+                # No status has shown it, and none will: it took at least this long.
+                self.status_lags.append(now - undone[0])
+            if undone is None or not self._cluster.all_show([domain], node, readiness):
+                self._pending[domain, node] = now, readiness
         await self._cluster.set_daemon(node, state)
 
     def _domain_changed(self, old: ComputeDomain | None, new: ComputeDomain | None) -> None:
