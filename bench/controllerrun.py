@@ -214,7 +214,7 @@ class Changes:
             if undone is not None:
                 # No status has shown it, and none will: it took at least this long.
                 self.status_lags.append(now - undone[0])
-            if undone is None or not self._cluster.all_show([domain], node, readiness):
+            if not self._cluster.all_show([domain], node, readiness):
                 self._pending[domain, node] = now, readiness
         await self._cluster.set_daemon(node, state)
 
