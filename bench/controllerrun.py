@@ -192,8 +192,8 @@ class Changes:
         cluster.nvlink_nodes.subscribe(self._nvlink_node_changed)
 
     async def run(self, *, count: int, rate: float) -> None:
-        """Each node stops in one round, and starts in the next."""
-        names = sorted(self._nodes)
+        """A node stops in one round, and starts in the next. The nodes of a rack do not follow each other."""
+        names = sorted(self._nodes, key=lambda name: name.rpartition("n")[::-1])[: count // 2]
         states = itertools.chain.from_iterable(
             [(name, state) for name in names]
             for state in itertools.cycle((ImexState.INITIALIZING, ImexState.READY))
@@ -204,6 +204,9 @@ class Changes:
                 await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
                 group.create_task(self._change(name, state))
         await until_async(lambda: not self._pending, within=LIMIT, what="every status shows its nodes")
+        for name in names:
+            await self._cluster.set_daemon(name, ImexState.READY)
+        await until_async(self._cluster.is_correct, within=LIMIT, what="every ComputeDomain is Ready")
 
     async def _change(self, node: str, state: ImexState) -> None:
         readiness = Readiness.READY if state is ImexState.READY else Readiness.NOT_READY

@@ -244,8 +244,7 @@ class Run:
         holder = await lease_holder(cluster.client)
         self._leader.kill()
         killed = time.time()
-        node = next(iter(cluster.changeable))
-        await cluster.set_daemon(node, ImexState.INITIALIZING)
+        await cluster.set_daemon(next(iter(cluster.changeable)), ImexState.INITIALIZING)
         await until_async(
             lambda: cluster.writes(CONTROLLERS[1]), within=LIMIT, what="a write of the other replica"
         )
