@@ -191,22 +191,19 @@ class Changes:
         cluster.domains.subscribe(self._domain_changed)
         cluster.nvlink_nodes.subscribe(self._nvlink_node_changed)
 
-    async def run(self, *, count: int, rate: float) -> None:
-        """A node stops in one round, and starts in the next. The nodes of a rack do not follow each other."""
+    async def run(self, *, count: int, rate: float) -> int:
+        """About `count` changes: a node stops in one round, and starts in the next. The nodes of a rack do not
+        follow each other. Returns the number of changes.
+        """
         names = sorted(self._nodes, key=lambda name: name.rpartition("n")[::-1])[: count // 2]
-        states = itertools.chain.from_iterable(
-            [(name, state) for name in names]
-            for state in itertools.cycle((ImexState.INITIALIZING, ImexState.READY))
-        )
+        rounds = max(1, round(count / len(names) / 2)) * (ImexState.INITIALIZING, ImexState.READY)
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            for number, (name, state) in enumerate(itertools.islice(states, count)):
+            for number, (state, name) in enumerate(itertools.product(rounds, names)):
                 await asyncio.sleep(max(0.0, began + number / rate - time.monotonic()))
                 group.create_task(self._change(name, state))
         await until_async(lambda: not self._pending, within=LIMIT, what="every status shows its nodes")
-        for name in names:
-            await self._cluster.set_daemon(name, ImexState.READY)
-        await until_async(self._cluster.is_correct, within=LIMIT, what="every ComputeDomain is Ready")
+        return len(rounds) * len(names)
 
     async def _change(self, node: str, state: ImexState) -> None:
         readiness = Readiness.READY if state is ImexState.READY else Readiness.NOT_READY

@@ -5,6 +5,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -63,12 +64,8 @@ def status_pass(progress: Progress) -> Iterator[Line]:
     progress.show("decoding")
     decoding = decode_all(objects)
     progress.show("first pass")
-    # 5,000 lines that say that a ComputeDomain is Ready would only be in the way.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
-    try:
+    with _warnings_only():
         times = asyncio.run(_passes(StatusPass(objects), progress))
-    finally:
-        structlog.reset_defaults()
     yield line(
         "full status pass, 10,008 nodes and 5,000 ComputeDomains",
         sorted(times)[len(times) // 2],
@@ -77,6 +74,16 @@ def status_pass(progress: Progress) -> Iterator[Line]:
         yardstick_is="decoding the same objects",
         at_most=5.0,
     )
+
+
+@contextmanager
+def _warnings_only() -> Iterator[None]:
+    """5,000 lines that say that a ComputeDomain is Ready would only be in the way."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    try:
+        yield
+    finally:
+        structlog.reset_defaults()
 
 
 async def _passes(status_pass: StatusPass, progress: Progress) -> list[float]:
@@ -96,12 +103,13 @@ def up_to_1000_nodes(progress: Progress) -> Iterator[Line]:
     10, 100 and 500 ComputeDomains of four pods each, and no kubelets.
 
     The objects are written to etcd. The first start lasts from the start of the process until a watch has shown
-    that every ComputeDomain has finalizer, template and a correct status. Then the daemon of one node stops for
-    ten seconds; write requests are counted in the audit log, without Events. Then daemons stop and start all over
-    the cluster, 1,000 times, 50 times a second, but each node at most once in two seconds; a change lasts from
-    before its request is sent until a watch of ComputeDomains shows it. The controller gathers changes for 0.6 s.
-    Then the leader is killed with SIGKILL while a second controller waits; a daemon has just stopped, so that
-    there is something to write. Memory is measured before that, without rich, which an image does not have.
+    that every ComputeDomain has a correct status; before that it gets a finalizer and a template. Then the daemon
+    of one node stops, and starts when the status shows it; write requests are counted in the audit log, without
+    Events. Then daemons stop and start all over the cluster, about 1,000 times, 50 times a second, but each node
+    at most once in two seconds; a change lasts from before its request is sent until a watch of ComputeDomains
+    shows it. The controller gathers changes for 0.6 s. Memory is measured then, without rich, which an image does
+    not have. At last the leader is killed with SIGKILL while a second controller waits, and a daemon stops, so
+    that there is something to write.
 
     Yardsticks: a client that lists and watches the same objects and keeps them as dicts; the watch event of the
     changed node; the writes of the node itself; and the duration of the Lease.
@@ -140,7 +148,8 @@ def _measured(nodes: int, progress: Progress) -> Iterator[Line]:
         with control_plane_with(objects, directory) as control_plane:
             run = Run(nodes, control_plane, directory, progress)
             try:
-                figures = asyncio.run(run.figures(objects))
+                with _warnings_only():
+                    figures = asyncio.run(run.figures(objects))
             finally:
                 run.stop()
     yield from lines(nodes, figures)
@@ -231,9 +240,8 @@ class Run:
     async def _changes(self, cluster: Cluster) -> tuple[Changes, float, float, float]:
         changes, rate = Changes(cluster), min(RATE, self._nodes / NODE_PERIOD)
         # A short run stays short: the same time as 1,000 changes take at the full rate, for fewer of them.
-        count = round(CHANGES * rate / RATE)
         before = cpu_seconds(self._leader), cpu_seconds(self._plain)
-        await changes.run(count=count, rate=rate)
+        count = await changes.run(count=round(CHANGES * rate / RATE), rate=rate)
         cpu, plain = cpu_seconds(self._leader) - before[0], cpu_seconds(self._plain) - before[1]
         return changes, rate, cpu / count, plain / count
 
