@@ -131,8 +131,8 @@ class NVLinkNodeStatus(View, frozen=True):
     unreachable: Annotated[
         tuple[str, ...],
         Meta(
-            description="Members that the IMEX daemon could not reach for at least five seconds; node names. Empty"
-            " while the daemon is not READY.",
+            description="Members that the IMEX daemon could not reach for at least five seconds, although the"
+            " partition does not list them as NotReady or Joining; node names. Empty while the daemon is not READY.",
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()
