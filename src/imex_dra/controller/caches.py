@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, AllocationMode, ComputeDomain
-from imex_dra.api.meta import Key
+from imex_dra.api.meta import Key, Resource
 from imex_dra.api.names import (
     ALL_CHANNELS_ALLOWED,
     ALL_CHANNELS_LABEL,
@@ -62,15 +62,16 @@ class Caches:
         self.namespaces: Store[Namespace] = Store()
 
     def reflectors(self, client: Client) -> list[Reflector[Any]]:
-        return [
-            Reflector(client, COMPUTE_DOMAINS, self.compute_domains),
-            Reflector(client, RESOURCE_CLAIMS, self.claims),
-            Reflector(client, RESOURCE_CLAIM_TEMPLATES, self.templates),
-            Reflector(client, NVLINK_PARTITIONS, self.partitions),
-            Reflector(client, NVLINK_NODES, self.nvlink_nodes),
-            Reflector(client, NODES, self.nodes),
-            Reflector(client, NAMESPACES, self.namespaces),
+        kinds: list[tuple[Resource[Any], Store[Any]]] = [
+            (COMPUTE_DOMAINS, self.compute_domains),
+            (RESOURCE_CLAIMS, self.claims),
+            (RESOURCE_CLAIM_TEMPLATES, self.templates),
+            (NVLINK_PARTITIONS, self.partitions),
+            (NVLINK_NODES, self.nvlink_nodes),
+            (NODES, self.nodes),
+            (NAMESPACES, self.namespaces),
         ]
+        return [Reflector(client, resource, store, gradual=True) for resource, store in kinds]
 
     def compute_domain(self, uid: str) -> ComputeDomain | None:
         return next(iter(self.compute_domains.by("uid", uid)), None)
