@@ -132,7 +132,8 @@ class NVLinkNodeStatus(View, frozen=True):
         tuple[str, ...],
         Meta(
             description="Members that the IMEX daemon could not reach for at least five seconds, although the"
-            " partition does not list them as NotReady or Joining; node names. Empty while the daemon is not READY.",
+            " partition does not list them as NotReady or Joining; node names. Empty while the daemon is not"
+            " READY.",
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()
