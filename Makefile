@@ -71,7 +71,7 @@ test-kube: kube ## the tests on a real control plane and on real kubelets with c
 	@pytest -n 2 -m "kube or node" $(ARGS)
 
 bench: kube ## run the benchmarks, each with its yardstick; writes docs/benchmarks.md
-	@python -m bench $(or $(ARGS),cache reconcile softimex watch)
+	@python -m bench $(or $(ARGS),cache reconcile scale softimex watch)
 
 bench-kube: kube ## the same on real kubelets and simulated racks: the cost of a channel, the start time of racks
 	@python -m bench $(or $(ARGS),kubelet racks)

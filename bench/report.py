@@ -11,12 +11,14 @@ import msgspec
 from msgspec import Struct
 
 from bench.catalog import Benchmark
+from bench.curves import CURVES, pictures
 from bench.line import Line
 from bench.machine import Machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
+PICTURES = ROOT / "docs" / "curves"
 
 _HEADINGS = ("what", "value", "yardstick", "unit", "yardstick is", "budget", "verdict")
 
@@ -40,6 +42,9 @@ def record(machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]) 
     results = merge(_previous(), machine, runs, known)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
     DOCUMENT.write_text(document(results, known))
+    for name, picture in _pictures(results).items():
+        PICTURES.mkdir(exist_ok=True)
+        (PICTURES / f"{name}.svg").write_text(picture)
 
 
 def merge(
@@ -72,11 +77,21 @@ def document(results: Results, known: dict[str, Benchmark]) -> str:
         " A budget is the maximum for a value.",
         f"Machine: {results.machine}. The values are not from one run: each row has the time (UTC) of its run and"
         " the load average at its start.",
+        *_curves(results),
         _markdown(results.benchmarks),
         "## How each is measured",
         *(_method(name, known[name]) for name in results.benchmarks),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _pictures(results: Results) -> dict[str, str]:
+    return pictures([line for run in results.benchmarks.values() for line in run.lines])
+
+
+def _curves(results: Results) -> list[str]:
+    found = [f"![{CURVES[name][0]}]({PICTURES.name}/{name}.svg)" for name in _pictures(results)]
+    return ["## From 18 to 10,000 nodes", *found, "## All figures"] if found else []
 
 
 def _method(name: str, benchmark: Benchmark) -> str:

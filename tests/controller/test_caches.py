@@ -79,8 +79,9 @@ def test_a_computedomain_is_found_by_its_uid() -> None:
 
 def test_a_partition_is_found_by_its_nodes_and_by_the_holders_of_its_channels() -> None:
     caches = Caches()
-    released = ChannelAssignment(3, ChannelState.RELEASED, DomainReference("team", "job", "u1"), "")
-    caches.partitions.upsert(partition(member("a", 0), channels=(released,)))
+    assigned = ChannelAssignment(3, ChannelState.ASSIGNED, DomainReference("team", "job", "u1"), "")
+    released = ChannelAssignment(4, ChannelState.RELEASED, DomainReference("team", "old", "u2"), "")
+    caches.partitions.upsert(partition(member("a", 0), channels=(assigned, released)))
     assert [p.metadata.name for p in caches.partitions.by("holder", "u1")] == [HERE]
     assert caches.partitions.by("holder", "u2") == []
     assert caches.partitions_of_node("a") == {HERE}

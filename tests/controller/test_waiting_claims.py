@@ -7,7 +7,8 @@ from imex_dra.api.meta import OwnerReference
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.views import ClaimDevices, ClaimSpec, ResourceClaim
 from imex_dra.controller.caches import Caches
-from imex_dra.controller.waitingclaims import CandidateNode, waiting_claims
+from imex_dra.controller.capacity import Capacity
+from imex_dra.controller.waitingclaims import CandidateNode, Obstacles, obstacles_on, waiting_claims
 from tests.controller.claims import claim, configuration, domain
 from tests.controller.partition import nvlink_node
 from tests.controller.test_domain_nodes import with_own_words
@@ -63,10 +64,10 @@ def waiting(*pods: str) -> list[ResourceClaim]:
 def test_the_cause_names_nodes_that_can_take_no_claim(
     candidates: list[CandidateNode], has_pods: bool, causes: str
 ) -> None:
-    found = waiting_claims(waiting("rank-1", "rank-0"), candidates, has_pods=has_pods)
+    found = waiting_claims(waiting("rank-1", "rank-0"), obstacles_on(candidates), has_pods=has_pods)
     assert found is not None
     assert found.cause == f"2 claims wait for a node (rank-0, rank-1){causes}"
-    assert waiting_claims([], candidates, has_pods=has_pods) is None
+    assert waiting_claims([], obstacles_on(candidates), has_pods=has_pods) is None
 
 
 def test_only_unallocated_claims_of_pods_in_the_namespace_wait() -> None:
@@ -85,3 +86,21 @@ def test_only_unallocated_claims_of_pods_in_the_namespace_wait() -> None:
     caches.claims.upsert(variant("allocated", structs.replace(allocated, spec=devices), owner_references=(POD,)))
     assert [found.metadata.name for found in caches.waiting_claims(domain("job"))] == ["rank-0-channel-x7x2k"]
     assert caches.devices_in_use("n1") == 1
+
+
+def test_the_capacity_of_the_cluster_follows_nodes_and_claims() -> None:
+    caches = Caches()
+    caches.nvlink_nodes.upsert(nvlink_node("a", state=ImexState.READY, max_claims=1))
+    capacity = Capacity(caches)
+    assert capacity.obstacles() == Obstacles(any_usable=True)
+    first, second = claim("first", nodes=("a",)), claim("second", nodes=("b",))
+    caches.claims.upsert(first)
+    assert capacity.obstacles() == Obstacles(["a is full (1 of 1)"], any_full=True)
+    caches.nvlink_nodes.upsert(nvlink_node("b", state=ImexState.READY, max_claims=1))
+    assert capacity.obstacles().any_usable
+    caches.claims.upsert(second)
+    assert capacity.obstacles().causes == ["a is full (1 of 1)", "b is full (1 of 1)"]
+    caches.nvlink_nodes.remove(nvlink_node("b"))
+    assert capacity.obstacles().causes == ["a is full (1 of 1)"]
+    caches.claims.remove(first)
+    assert capacity.obstacles() == Obstacles(any_usable=True)

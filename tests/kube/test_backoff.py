@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imex_dra.kube.backoff import Backoff
+from imex_dra.kube.backoff import Backoff, jittered
 
 
 def test_the_delay_doubles_up_to_the_limit() -> None:
@@ -22,3 +22,9 @@ def test_many_clients_do_not_retry_at_the_same_moment() -> None:
     delays = [Backoff(1.0, 60.0).delay(5) for _ in range(100)]
     assert len(set(delays)) == 100
     assert max(delays) - min(delays) > 4
+
+
+def test_a_period_varies_by_a_quarter_around_its_mean() -> None:
+    periods = [jittered(60.0) for _ in range(1000)]
+    assert 45 <= min(periods) < 50
+    assert 70 < max(periods) < 75

@@ -80,6 +80,7 @@ class Script:
     times: list[float] = field(default_factory=list)
     read_timeouts: list[float] = field(default_factory=list)
     store: Store[Lease] = field(default_factory=Store)
+    gradual: bool = False
 
     async def handle(self, request: httpx2.Request) -> httpx2.Response:
         self.requests.append(dict(request.url.params))
@@ -92,7 +93,7 @@ class Script:
     async def running(self, seconds: float = 30.0) -> AsyncIterator[Reflector[Lease]]:
         transport = httpx2.MockTransport(self.handle)
         http = httpx2.AsyncClient(transport=transport, base_url="http://script", headers={"User-Agent": "t/0"})
-        reflector = Reflector(Client(http), LEASES, self.store, backoff=BACKOFF)
+        reflector = Reflector(Client(http), LEASES, self.store, backoff=BACKOFF, gradual=self.gradual)
         task = asyncio.create_task(reflector.run())
         await asyncio.sleep(seconds)
         yield reflector
@@ -115,6 +116,25 @@ def test_the_next_watch_starts_at_the_last_bookmark() -> None:
             assert script.versions == ["", "5", "900"]
             assert reflector.lists == 1
             assert all(parameters["allowWatchBookmarks"] == "true" for parameters in script.requests)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("gradual", [False, True])
+def test_a_store_gets_the_first_list_at_once_or_gradually(gradual: bool) -> None:
+    async def scenario() -> None:
+        async def slow() -> AsyncIterator[bytes]:
+            yield event("ADDED", lease("a", 1))
+            yield event("ADDED", lease("gone", 2))
+            await asyncio.sleep(60)
+
+        script = Script([slow, lambda: stream(initial(9, "a", "b"), open_for=60)], gradual=gradual)
+        async with script.running(30) as reflector:
+            assert script.names == (["a", "gone"] if gradual else [])
+            assert not reflector.synced.is_set()
+            # The first list is interrupted, and the second one is complete.
+            await reflector.synced.wait()
+            assert script.names == ["a", "b"]
 
     run(scenario())
 

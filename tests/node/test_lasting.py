@@ -1,6 +1,7 @@
 """Facts that count only after they have lasted: members out of reach, and a membership that was lost."""
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from imex_dra.api.nvlinknode import ImexState
+from imex_dra.api.nvlinknode import ImexState, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import MemberState, NVLinkPartition
 from imex_dra.base.clock import Clock
 from imex_dra.imex.link import DaemonState
 from imex_dra.imex.memberlist import leave
+from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.grant import Snapshot
 from imex_dra.node.lasting import (
     EXPELLED_AFTER,
@@ -21,11 +23,13 @@ from imex_dra.node.lasting import (
     follow_lasting_facts,
     next_facts,
 )
+from imex_dra.node.nodestatus import node_status
 from imex_dra.node.state import NodeState, member_list_for_daemon
 from tests.node.publishing_node import running
 from tests.node.snapshots import HEALTHY, OTHER_PARTITION, daemon, healthy_except, member, partition
 from tests.virtual import run
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ALONE = partition(member())
 THREE = partition(member(), member("n2", 1), member("n3", 2))
 
@@ -71,10 +75,53 @@ def test_nobody_is_unreachable_if(snapshot: Snapshot) -> None:
     assert seen((0, snapshot)).unreachable(1000) == ()
 
 
-@pytest.mark.parametrize("state", [state for state in MemberState if state is not MemberState.LEAVING])
-def test_a_member_in_any_state_is_listed(state: MemberState) -> None:
+@pytest.mark.parametrize("state", [MemberState.READY, MemberState.UNKNOWN, MemberState.SUSPENDED])
+def test_a_member_that_should_run_or_does_not_report_is_listed(state: MemberState) -> None:
     facts = seen((0, connected(among=partition(member(), member("n2", 1, state)))))
     assert facts.unreachable(5) == ("n2",)
+
+
+@pytest.mark.parametrize("state", [MemberState.NOT_READY, MemberState.JOINING])
+def test_a_member_that_says_itself_that_it_does_not_run_is_listed_only_after_it_does(state: MemberState) -> None:
+    down = connected(among=partition(member(), member("n2", 1, state)))
+    back = connected(among=partition(member(), member("n2", 1)))
+    assert seen((0, down)).unreachable(1000) == ()
+    facts = seen((0, down), (60, back))
+    assert (facts.unreachable(64.9), facts.unreachable(65)) == ((), ("n2",))
+
+
+def writes_for(*history: tuple[float, Snapshot]) -> int:
+    """How often a node writes its NVLinkNode while it sees these snapshots; each one lasts until the next."""
+    facts, last, writes = LastingFacts(), None, 0
+    end = history[-1][0] + 100
+    for (at, snapshot), (until, _) in zip(history, [*history[1:], (end, HEALTHY)], strict=True):
+        for now in (at, until - 0.001):
+            facts = next_facts(facts, snapshot, now)
+            seen_now = structs.replace(snapshot, unreachable=facts.unreachable(now))
+            status = node_status(seen_now, "10.0.0.1", Checkpoint(), last or NVLinkNodeStatus(), NOW)
+            writes += last is not None and status != last
+            last = status
+    return writes
+
+
+UP = connected(1, among=partition(member(), member("n2", 1)))
+LOST = connected(among=partition(member(), member("n2", 1)))
+DOWN = connected(among=partition(member(), member("n2", 1, MemberState.NOT_READY)))
+
+
+@pytest.mark.parametrize(
+    ("history", "writes"),
+    [
+        ([(0, UP), (10, LOST), (14.9, UP)], 0),
+        ([(0, UP), (10, LOST), (11, DOWN), (60, LOST), (64, UP)], 0),
+        ([(0, UP), (10, LOST), (60, UP)], 2),
+    ],
+    ids=["back within 5 s", "it reports that it is down", "nobody reports that it is down"],
+)
+def test_the_restart_of_another_daemon_costs_no_write_if_it_is_short_or_reported(
+    history: list[tuple[float, Snapshot]], writes: int
+) -> None:
+    assert writes_for(*history) == writes
 
 
 def without_node(generation: int = 6, **changes: Any) -> NVLinkPartition:

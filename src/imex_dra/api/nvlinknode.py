@@ -172,8 +172,9 @@ class NVLinkNodeStatus(View, frozen=True):
         tuple[Annotated[str, Meta(max_length=MAX_NAME)], ...],
         Meta(
             max_length=MAX_NODES,
-            description="Members that the IMEX daemon could not reach for at least five seconds; node names. Empty"
-            " while the daemon is not READY.",
+            description="Members that the IMEX daemon could not reach for at least five seconds, although the"
+            " partition does not list them as NotReady or Joining; node names. Empty while the daemon is not"
+            " READY.",
             extra_json_schema={"x-kubernetes-list-type": "set"},
         ),
     ] = ()

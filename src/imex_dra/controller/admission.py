@@ -67,7 +67,12 @@ class Admission(NamedTuple):
         # A channel number is one device on a node, whichever partition assigned it. So everything that the node
         # holds must be assigned here to the same ComputeDomain. A released channel is fine: it is not
         # reused while the node reports that it holds it.
-        known = {(self.partition, entry.channel, entry.compute_domain.uid) for entry in self.channels}
+        held_here = {held.channel for held in held_channels}
+        known = {
+            (self.partition, entry.channel, entry.compute_domain.uid)
+            for entry in self.channels
+            if entry.channel in held_here
+        }
         return [h for h in held_channels if (h.partition, h.channel, h.compute_domain) not in known]
 
     def _holder(self, node: str, held: HeldChannel) -> str:

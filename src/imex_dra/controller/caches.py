@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, AllocationMode, ComputeDomain
-from imex_dra.api.meta import Key
+from imex_dra.api.meta import Key, Resource
 from imex_dra.api.names import (
     ALL_CHANNELS_ALLOWED,
     ALL_CHANNELS_LABEL,
@@ -13,7 +13,13 @@ from imex_dra.api.names import (
     RELEASE_NOW,
 )
 from imex_dra.api.nvlinknode import NVLINK_NODES, NVLinkNode
-from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, MemberState, NVLinkPartition
+from imex_dra.api.nvlinkpartition import (
+    CLIQUE_LABELS,
+    NVLINK_PARTITIONS,
+    ChannelState,
+    MemberState,
+    NVLinkPartition,
+)
 from imex_dra.api.views import (
     NAMESPACES,
     NODES,
@@ -24,7 +30,9 @@ from imex_dra.api.views import (
     ResourceClaim,
     ResourceClaimTemplate,
 )
+from imex_dra.controller.trimmed import trimmed_claim, trimmed_node, trimmed_nvlink_node
 from imex_dra.kube.client import Client
+from imex_dra.kube.conditions import find_condition
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
 
@@ -34,31 +42,36 @@ class Caches:
         self.compute_domains: Store[ComputeDomain] = Store(
             uid=lambda domain: [domain.metadata.uid],
             template=lambda domain: [Key(domain.metadata.namespace, domain.template_name)],
+            namespace=lambda domain: [domain.metadata.namespace],
+            partition=lambda domain: {listed.name for listed in domain.status.partitions},
         )
         self.claims: Store[ResourceClaim] = Store(
+            trimmed_claim,
             domain=lambda claim: claim.domain_uids,
             waiting=lambda claim: claim.waits_for_domain_uids,
             node=lambda claim: claim.nodes,
         )
         self.templates: Store[ResourceClaimTemplate] = Store()
         self.partitions: Store[NVLinkPartition] = Store(
-            holder=lambda partition: {entry.compute_domain.uid for entry in partition.status.channels},
+            holder=holders,
             node=lambda p: {*(member.node for member in p.status.members), *p.status.pending_reports},
+            label_differs=label_differs,
         )
-        self.nvlink_nodes: Store[NVLinkNode] = Store(partition=reported_partitions)
-        self.nodes: Store[Node] = Store(clique=clique_label)
+        self.nvlink_nodes: Store[NVLinkNode] = Store(trimmed_nvlink_node, partition=reported_partitions)
+        self.nodes: Store[Node] = Store(trimmed_node, clique=clique_label)
         self.namespaces: Store[Namespace] = Store()
 
     def reflectors(self, client: Client) -> list[Reflector[Any]]:
-        return [
-            Reflector(client, COMPUTE_DOMAINS, self.compute_domains),
-            Reflector(client, RESOURCE_CLAIMS, self.claims),
-            Reflector(client, RESOURCE_CLAIM_TEMPLATES, self.templates),
-            Reflector(client, NVLINK_PARTITIONS, self.partitions),
-            Reflector(client, NVLINK_NODES, self.nvlink_nodes),
-            Reflector(client, NODES, self.nodes),
-            Reflector(client, NAMESPACES, self.namespaces),
+        kinds: list[tuple[Resource[Any], Store[Any]]] = [
+            (COMPUTE_DOMAINS, self.compute_domains),
+            (RESOURCE_CLAIMS, self.claims),
+            (RESOURCE_CLAIM_TEMPLATES, self.templates),
+            (NVLINK_PARTITIONS, self.partitions),
+            (NVLINK_NODES, self.nvlink_nodes),
+            (NODES, self.nodes),
+            (NAMESPACES, self.namespaces),
         ]
+        return [Reflector(client, resource, store, gradual=True) for resource, store in kinds]
 
     def compute_domain(self, uid: str) -> ComputeDomain | None:
         return next(iter(self.compute_domains.by("uid", uid)), None)
@@ -76,6 +89,15 @@ class Caches:
 
     def devices_in_use(self, node: str) -> int:
         return sum(result.pool == node for claim in self.claims.by("node", node) for result in claim.results)
+
+    def domains_on(self, nodes: Iterable[str]) -> set[str]:
+        """UIDs of the ComputeDomains with an allocated claim on one of the nodes."""
+        return {uid for node in nodes for claim in self.claims.by("node", node) for uid in claim.domain_uids}
+
+    def any_unreachable(self, nodes: Iterable[str]) -> bool:
+        """Whether one of the nodes reports a member that it cannot reach."""
+        reports = (self.nvlink_nodes.get(Key("", node)) for node in nodes)
+        return any(report is not None and report.status.unreachable for report in reports)
 
     def partitions_of_domain(self, domain: ComputeDomain, nodes: Iterable[str]) -> list[NVLinkPartition]:
         """Those with one of these nodes, and those in which the ComputeDomain has a channel; by name."""
@@ -100,6 +122,18 @@ class Caches:
         """Partitions that list the node as a member that is not leaving."""
         found = self.partitions.by("node", node)
         return {partition.metadata.name for partition in found if node in staying_nodes(partition)}
+
+
+def holders(partition: NVLinkPartition) -> set[str]:
+    """UIDs of the ComputeDomains that have a channel. Those that had one may be many, and no longer exist."""
+    channels = partition.status.channels
+    return {entry.compute_domain.uid for entry in channels if entry.state is ChannelState.ASSIGNED}
+
+
+def label_differs(partition: NVLinkPartition) -> tuple[bool, ...]:
+    """Whether the condition about clique labels names a node."""
+    condition = find_condition(partition.status.conditions, CLIQUE_LABELS)
+    return (True,) if condition is not None and condition.status == "False" else ()
 
 
 def staying_nodes(partition: NVLinkPartition | None) -> set[str]:

@@ -10,6 +10,7 @@ A released channel is not reusable at once, because a deleted claim does not pro
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from datetime import datetime
+from itertools import chain
 from typing import NamedTuple
 
 from msgspec import structs
@@ -66,22 +67,25 @@ def plan_channels(
     ]
     kept = [_with_permission(entry, permissions) for entry in kept]
     served = {entry.compute_domain.uid for entry in kept if entry.state is ChannelState.ASSIGNED}
-    waiting = {one.domain.uid: one.domain for one in demand if one.domain.uid not in served | released_domains}
+    settled = served | released_domains
+    waiting = {one.domain.uid: one.domain for one in demand if one.domain.uid not in settled}
     last_channel = last_channel or max((entry.channel for entry in current), default=FIRST_CHANNEL - 1)
     assigned: list[ChannelAssignment] = []
     unmet_demand: list[DomainReference] = []
     over_limit: list[DomainReference] = []
     # Released channels do not count: whether they can be reused is not up to the namespace.
     in_namespace = Counter(e.compute_domain.namespace for e in kept if e.state is ChannelState.ASSIGNED)
+    taken = {entry.channel for entry in kept}
     for uid, domain in waiting.items():
         if max_per_namespace and in_namespace[domain.namespace] >= max_per_namespace:
             over_limit.append(domain)
             continue
-        channel = _next_free([*kept, *assigned], last_channel, channel_count)
+        channel = _next_free(taken, last_channel, channel_count)
         if channel is None:
             unmet_demand.append(domain)
             continue
         last_channel = channel
+        taken.add(channel)
         in_namespace[domain.namespace] += 1
         assigned.append(
             ChannelAssignment(
@@ -118,9 +122,8 @@ def _with_permission(entry: ChannelAssignment, permissions: Mapping[str, bool]) 
     return structs.replace(entry, all_channels=permission)
 
 
-def _next_free(entries: list[ChannelAssignment], last_channel: int, channel_count: int) -> int | None:
+def _next_free(taken: Set[int], last_channel: int, channel_count: int) -> int | None:
     """Round-robin, so that a released channel stays unused for as long as possible."""
-    taken = {entry.channel for entry in entries}
     following = range(last_channel + 1, channel_count)
     wrapped = range(FIRST_CHANNEL, min(last_channel + 1, channel_count))
-    return next((channel for channel in (*following, *wrapped) if channel not in taken), None)
+    return next((channel for channel in chain(following, wrapped) if channel not in taken), None)

@@ -106,10 +106,7 @@ class CliqueLabelReconciler:
         return [self._difference(node, partition) for node in nodes if clique_label(node) - {partition}]
 
     def _differing(self) -> set[PartitionId]:
-        found = ((p, find_condition(p.status.conditions, CLIQUE_LABELS)) for p in self._caches.partitions.values())
-        return {
-            PartitionId(p.metadata.name) for p, condition in found if condition and condition.status == "False"
-        }
+        return {PartitionId(p.metadata.name) for p in self._caches.partitions.by("label_differs", True)}
 
     async def _write_condition(self, name: PartitionId) -> float | None:
         before, differences = self._caches.partitions.get(Key("", name)), self._differences(name)

@@ -20,12 +20,13 @@ from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import AlreadyExists, NamespaceTerminating, NotFound
 from imex_dra.controller.caches import Caches, pods_of, release_requested
+from imex_dra.controller.capacity import Capacity
 from imex_dra.controller.domainconditions import DomainInputs
 from imex_dra.controller.domainevents import announcements, readiness_changed
 from imex_dra.controller.domainstatus import domain_status, is_starting
 from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.controller.templates import is_orphan, is_owned, template_for, template_problem
-from imex_dra.controller.waitingclaims import CandidateNode, waiting_claims
+from imex_dra.controller.waitingclaims import CandidateNode, obstacles_on, waiting_claims
 from imex_dra.kube.client import Client
 from imex_dra.kube.conditions import find_condition
 from imex_dra.kube.events import EventRecorder
@@ -62,6 +63,7 @@ class ComputeDomainReconciler:
         self._clock = clock
         self._settings = settings
         self._start_period = start_period
+        self._capacity = Capacity(caches)
         self._starting_since: dict[Key, float] = {}
         """Since when a status is held back because pods are starting."""
         self._reported_at: dict[Key, float] = {}
@@ -194,9 +196,9 @@ class ComputeDomainReconciler:
         waiting = self._caches.waiting_claims(domain)
         if not waiting:
             return None
-        nodes = reports or self._caches.nvlink_nodes.values()
-        candidates = (CandidateNode(n, self._caches.devices_in_use(n.metadata.name)) for n in nodes)
-        return waiting_claims(waiting, candidates, has_pods=bool(reports))
+        nearby = [CandidateNode(node, self._caches.devices_in_use(node.metadata.name)) for node in reports]
+        obstacles = obstacles_on(nearby) if nearby else self._capacity.obstacles()
+        return waiting_claims(waiting, obstacles, has_pods=bool(nearby))
 
     def _has_channel(self, domain: ComputeDomain) -> bool:
         uid = domain.metadata.uid

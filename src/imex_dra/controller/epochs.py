@@ -12,7 +12,9 @@ early and in small batches. See docs/design/channel-reuse.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import NamedTuple
 
 from imex_dra.api import reasons
@@ -28,13 +30,18 @@ PATIENCE = 60.0
 """Seconds after which members are asked about fewer. It bounds the writes of a node to one a minute."""
 
 
-class NodeReports(NamedTuple):
-    """The NVLinkNodes that matter for a partition, and the members whose acknowledgment counts."""
+@dataclass(frozen=True)
+class NodeReports:
+    """The NVLinkNodes that matter for a partition, and the members whose acknowledgment counts.
+
+    A partition may have many released channels, and each is compared with all reports: what is asked for each
+    channel is looked up, not searched.
+    """
 
     partition: PartitionId
     members: tuple[str, ...]
     nvlink_nodes: Mapping[str, NVLinkNode]
-    suspended: Mapping[str, int] = {}
+    suspended: Mapping[str, int] = field(default_factory=dict)
     """By node: the epoch in which it was suspended."""
     expelled: Set[str] = frozenset()
     """Nodes whose report cannot be true: they acknowledge nothing, but what they say they hold is not reused."""
@@ -48,7 +55,10 @@ class NodeReports(NamedTuple):
 
     def unacknowledged(self, epoch: int) -> list[str]:
         """Members that have not acknowledged this epoch."""
-        return [node for node in self.members if self.acknowledged_epoch(node) < epoch]
+        if epoch not in self._unacknowledged:
+            behind = [node for node in self.members if self.acknowledged_epoch(node) < epoch]
+            self._unacknowledged[epoch] = behind
+        return self._unacknowledged[epoch]
 
     def blocking(self, entry: ChannelAssignment) -> list[str]:
         """Members whose processes may hold this released channel, for lack of an acknowledgment."""
@@ -57,6 +67,11 @@ class NodeReports(NamedTuple):
         # fence. Every status of a later epoch shows the channel as Released.
         unacknowledged = self.unacknowledged(entry.released_epoch + 1)
         return [node for node in unacknowledged if not self._never_had(node, entry)]
+
+    @cached_property
+    def _unacknowledged(self) -> dict[int, list[str]]:
+        """By epoch, as far as it was asked for: many channels are released in few epochs."""
+        return {}
 
     def _never_had(self, node: str, entry: ChannelAssignment) -> bool:
         # Every status with this assignment shows the node as Suspended, and such a status grants it nothing. In
@@ -70,12 +85,16 @@ class NodeReports(NamedTuple):
 
     def holders(self, channel: int) -> list[str]:
         """Nodes that hold the channel, whether they are members or not: one that is not may join later."""
-        wanted = (self.partition, channel)
-        return [
-            node
-            for node, nvlink_node in sorted(self.nvlink_nodes.items())
-            if any((held.partition, held.channel) == wanted for held in nvlink_node.status.held_channels)
-        ]
+        return self._holders.get(channel, [])
+
+    @cached_property
+    def _holders(self) -> dict[int, list[str]]:
+        holders: dict[int, list[str]] = {}
+        for node, nvlink_node in sorted(self.nvlink_nodes.items()):
+            channels = {h.channel for h in nvlink_node.status.held_channels if h.partition == self.partition}
+            for channel in channels:
+                holders.setdefault(channel, []).append(node)
+        return holders
 
 
 def is_reusable(entry: ChannelAssignment, reports: NodeReports) -> bool:

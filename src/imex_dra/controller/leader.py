@@ -4,9 +4,10 @@ reconcile."""
 import asyncio
 import secrets
 import socket
+from collections.abc import Iterable
 
 from imex_dra.api.computedomain import ComputeDomain
-from imex_dra.api.meta import Key, key_of
+from imex_dra.api.meta import Key, is_deleting, key_of
 from imex_dra.api.names import LEASE, PartitionId
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import NVLinkPartition
@@ -16,9 +17,18 @@ from imex_dra.controller.caches import (
     Caches,
     allows_all_channels,
     clique_label,
+    holders,
     is_node_ready,
     reported_partitions,
     staying_nodes,
+)
+from imex_dra.controller.changes import (
+    concerns_domains,
+    concerns_partition,
+    concerns_partitions,
+    listed_differently,
+    partition_change,
+    reached_differently,
 )
 from imex_dra.controller.cliquelabels import CliqueLabelReconciler
 from imex_dra.controller.computedomains import ComputeDomainReconciler
@@ -104,18 +114,24 @@ class Leader:
         self._caches.namespaces.subscribe(self._namespace_changed)
 
     def _compute_domain_changed(self, old: ComputeDomain | None, new: ComputeDomain | None) -> None:
+        for name in listed_differently(old, new):
+            self._partitions.add(PartitionId(name))
         for domain in filter(None, (old, new)):
             self._compute_domains.add(key_of(domain))
-            for partition in self._caches.partitions.by("holder", domain.metadata.uid):
-                self._partitions.add(PartitionId(partition.metadata.name))
-            for claim in self._caches.claims.by("domain", domain.metadata.uid):
-                self._enqueue_partitions(claim)
+            if concerns_partitions(old, new):
+                self._enqueue_partitions_of_domain(domain)
+                for claim in self._caches.claims.by("domain", domain.metadata.uid):
+                    self._enqueue_partitions(claim)
 
     def _claim_changed(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         for claim in filter(None, (old, new)):
             self._enqueue_partitions(claim)
             for uid in claim.domain_uids | claim.waits_for_domain_uids:
                 self._enqueue_compute_domain(uid)
+                # Its deletion may have waited for this claim.
+                domain = self._caches.compute_domain(uid)
+                if domain is not None and is_deleting(domain):
+                    self._enqueue_partitions_of_domain(domain)
         if new is not None and became_allocated(old, new):
             self._claims.add_after(key_of(new), self._late_claim_delay)
 
@@ -123,13 +139,18 @@ class Leader:
         for node in claim.nodes:
             self._enqueue_partitions_of_node(node)
 
+    def _enqueue_partitions_of_domain(self, domain: ComputeDomain) -> None:
+        for partition in self._caches.partitions.by("holder", domain.metadata.uid):
+            self._partitions.add(PartitionId(partition.metadata.name))
+
     def _enqueue_compute_domain(self, uid: str) -> None:
         domain = self._caches.compute_domain(uid)
-        if domain is None:
-            return
-        self._compute_domains.add_after(key_of(domain), _STATUS_DELAY)
-        for partition in self._caches.partitions.by("holder", uid):
-            self._partitions.add(PartitionId(partition.metadata.name))
+        if domain is not None:
+            self._compute_domains.add_after(key_of(domain), _STATUS_DELAY)
+
+    def _enqueue_compute_domains_on(self, nodes: Iterable[str]) -> None:
+        for uid in self._caches.domains_on(nodes):
+            self._enqueue_compute_domain(uid)
 
     def _template_changed(self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None) -> None:
         """After a deletion, the reconciler creates its template again, or one whose name was taken until now.
@@ -140,36 +161,36 @@ class Leader:
                 self._compute_domains.add(key_of(domain))
 
     def _partition_changed(self, old: NVLinkPartition | None, new: NVLinkPartition | None) -> None:
-        # The old version counts too: a ComputeDomain that is no longer listed must update its status.
-        uids = set()
-        for partition in filter(None, (old, new)):
+        found = [partition for partition in (old, new) if partition is not None]
+        members = {member.node for partition in found for member in partition.status.members}
+        for partition in found:
             self._partitions.add(PartitionId(partition.metadata.name))
-            uids |= {entry.compute_domain.uid for entry in partition.status.channels}
+        if old is None or new is None:
+            self._enqueue_compute_domains_on(members)
+            uids = {uid for partition in found for uid in holders(partition)}
+        else:
+            change = partition_change(old, new, any_unreachable=self._caches.any_unreachable(members))
+            self._enqueue_compute_domains_on(change.nodes)
             # A ComputeDomain that waits for a channel here reports why it has none.
-            for member in partition.status.members:
-                for claim in self._caches.claims.by("node", member.node):
-                    uids |= claim.domain_uids
+            waiting = self._caches.domains_on(members) - holders(new) if change.without_channel else set()
+            uids = waiting | change.domains
         for uid in uids:
-            domain = self._caches.compute_domain(uid)
-            if domain is not None:
-                self._compute_domains.add_after(key_of(domain), _STATUS_DELAY)
+            self._enqueue_compute_domain(uid)
         # A node that has left this partition may join another one, which waits for that.
         for node in staying_nodes(old) ^ staying_nodes(new):
             self._enqueue_partitions_of_node(node)
 
     def _nvlink_node_changed(self, old: NVLinkNode | None, new: NVLinkNode | None) -> None:
-        for nvlink_node in filter(None, (old, new)):
-            name = nvlink_node.metadata.name
-            self._nodes.add(Key("", name))
-            for partition in self._caches.partitions_of_node(name) | reported_partitions(nvlink_node):
-                self._partitions.add(PartitionId(partition))
-            for claim in self._caches.claims.by("node", name):
-                for uid in claim.domain_uids:
-                    self._enqueue_compute_domain(uid)
-        if old is not None and new is not None and old.status.unreachable != new.status.unreachable:
-            # Which node of a ComputeDomain is cut off depends on the reports of all members.
-            for shared in self._caches.partitions.by("node", new.metadata.name):
-                self._partition_changed(None, shared)
+        for report in filter(None, (old, new)):
+            name = report.metadata.name
+            if old is None or new is None or old.status.partition != new.status.partition:
+                self._nodes.add(Key("", name))
+            if concerns_partition(old, new):
+                for partition in self._caches.partitions_of_node(name) | reported_partitions(report):
+                    self._partitions.add(PartitionId(partition))
+            cut = reached_differently(old, new)
+            if cut or concerns_domains(old, new):
+                self._enqueue_compute_domains_on({name, *cut})
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         node = new or old
@@ -194,6 +215,5 @@ class Leader:
         # then.
         if new is None or allows_all_channels(old) == allows_all_channels(new):
             return
-        for domain in self._caches.compute_domains.values():
-            if domain.metadata.namespace == new.metadata.name:
-                self._compute_domain_changed(None, domain)
+        for domain in self._caches.compute_domains.by("namespace", new.metadata.name):
+            self._compute_domain_changed(None, domain)

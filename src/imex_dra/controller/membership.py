@@ -64,7 +64,8 @@ def plan_members(current: MemberPlan, inputs: MemberInputs) -> MemberPlan:
     # Daemons refuse a member list that is older than the one they applied, so generations continue above the
     # highest applied one even if the partition status does not know it.
     latest = max(current.generation, *_applied_generations(inputs), 0)
-    admissible = {node for node in inputs.present if inputs.is_admissible(nvlink_nodes[node])}
+    active = {member.node for member in counted(current.members)}
+    admissible = {node for node in inputs.present - active if inputs.is_admissible(nvlink_nodes[node])}
     update = _Update(inputs, admissible, latest)
     members = [update.member(member) for member in current.members]
     # Dated first, because suspension depends on it; and again below, because suspension is a change of state.

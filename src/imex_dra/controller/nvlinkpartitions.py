@@ -27,7 +27,7 @@ from imex_dra.api.nvlinkpartition import (
 from imex_dra.api.reasons import Explanation
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import AlreadyExists, NotFound, Undecodable
-from imex_dra.controller.caches import Caches, is_node_ready, pods_of
+from imex_dra.controller.caches import Caches, holders, is_node_ready, pods_of
 from imex_dra.controller.channels import ChannelDemand
 from imex_dra.controller.forgetting import without_returned_nodes
 from imex_dra.controller.partitionplan import PartitionInputs, PartitionPlan, plan_partition
@@ -125,7 +125,7 @@ class NVLinkPartitionReconciler:
             domains=await self._evidence(name, status, nvlink_nodes),
             demand={node: self._demand(node) for node in names},
             released_domains=released_domains,
-            refused_domains={d.metadata.uid for d in caches.compute_domains.values() if caches.is_refused(d)},
+            refused_domains=self._refused_domains(partition),
             pods=self._pods(nvlink_nodes.keys() - members),
             known=self.known.get(name),
             settings=self._settings,
@@ -159,16 +159,15 @@ class NVLinkPartitionReconciler:
     async def _evidence(
         self, name: PartitionId, status: NVLinkPartitionStatus, nvlink_nodes: Mapping[str, NVLinkNode]
     ) -> tuple[ComputeDomain, ...]:
-        """The ComputeDomains, if the partition recovers. Those that list one of its channels are read live: if one
-        was deleted and the cache does not show it yet, its channel may have been reused already.
+        """The ComputeDomains that may have a channel here, if the partition recovers: those that list one, and
+        those whose channels nodes hold. The former are read live: if one was deleted and the cache does not show
+        it yet, its channel may have been reused already.
         """
         if not may_recover(name, status, nvlink_nodes, self.known.get(name)):
             return ()
         domains = []
-        for domain in self._caches.compute_domains.values():
-            if all(entry.name != name for entry in domain.status.partitions):
-                domains.append(domain)
-                continue
+        listing = {domain.metadata.uid: domain for domain in self._caches.compute_domains.by("partition", name)}
+        for domain in listing.values():
             try:
                 live = await self._client.get(COMPUTE_DOMAINS, key_of(domain))
             except NotFound:
@@ -176,6 +175,8 @@ class NVLinkPartitionReconciler:
             except Undecodable:
                 live = domain  # It exists.
             domains += [live] if live.metadata.uid == domain.metadata.uid else []
+        held = {held.compute_domain for node in nvlink_nodes.values() for held in node.status.held_channels}
+        domains += filter(None, (self._caches.compute_domain(uid) for uid in sorted(held - listing.keys())))
         return tuple(domains)
 
     def _demand(self, node: str) -> set[ChannelDemand]:
@@ -190,6 +191,11 @@ class NVLinkPartitionReconciler:
                     reference = DomainReference(domain.metadata.namespace, domain.metadata.name, uid)
                     demand.add(ChannelDemand(reference, domain.allocation_mode is AllocationMode.ALL))
         return demand
+
+    def _refused_domains(self, partition: NVLinkPartition) -> set[str]:
+        """Of those that have a channel here. `_demand` is without refused ones."""
+        found = filter(None, map(self._caches.compute_domain, holders(partition)))
+        return {domain.metadata.uid for domain in found if self._caches.is_refused(domain)}
 
     def _pods(self, nodes: Iterable[str]) -> dict[tuple[str, str], list[str]]:
         """The pods behind the channels that these nodes hold, by node and UID of the ComputeDomain."""

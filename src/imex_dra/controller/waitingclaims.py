@@ -28,26 +28,37 @@ class CandidateNode(NamedTuple):
         return publication_obstacle(self.report)
 
 
-def waiting_claims(
-    claims: Sequence[ResourceClaim], candidates: Iterable[CandidateNode], *, has_pods: bool
-) -> Explanation | None:
-    """`candidates`: the nodes of the partitions in which the ComputeDomain has pods, or all nodes if it has none.
+class Obstacles(NamedTuple):
+    """Why nodes cannot take another claim."""
+
+    causes: Sequence[str] = ()
+    any_full: bool = False
+    any_usable: bool = False
+    """Whether one of the nodes can."""
+
+
+def obstacles_on(candidates: Iterable[CandidateNode]) -> Obstacles:
+    found = [candidate.obstacle() for candidate in candidates]
+    obstacles = [obstacle for obstacle in found if obstacle is not None]
+    return Obstacles(
+        [obstacle.cause for obstacle in obstacles],
+        any(obstacle.reason is Reason.NODE_FULL for obstacle in obstacles),
+        len(obstacles) < len(found),
+    )
+
+
+def waiting_claims(claims: Sequence[ResourceClaim], obstacles: Obstacles, *, has_pods: bool) -> Explanation | None:
+    """`obstacles`: on the nodes of the partitions in which the ComputeDomain has pods, or on all nodes if it has
+    none.
 
     Nodes with pods of this ComputeDomain are where its other pods probably belong, so each obstacle there is worth
     a word. Of all nodes of a cluster only the fact is, that none of them can take a claim.
     """
     if not claims:
         return None
-    pods, obstacles, usable = consumers(claims), [], 0
-    for candidate in candidates:
-        obstacle = candidate.obstacle()
-        if obstacle is not None:
-            obstacles.append(obstacle)
-        elif has_pods:
-            usable += 1
-        else:
-            return reasons.claims_waiting(pods=pods, causes=[])
-    causes = [obstacle.cause for obstacle in obstacles]
-    if not usable and all(obstacle.reason is not Reason.NODE_FULL for obstacle in obstacles):
+    pods, causes = consumers(claims), obstacles.causes
+    if obstacles.any_usable and not has_pods:
+        causes = ()
+    elif not obstacles.any_usable and not obstacles.any_full:
         causes = [reasons.no_devices(causes=causes).cause]
     return reasons.claims_waiting(pods=pods, causes=causes)

@@ -13,6 +13,11 @@ def random_fraction() -> float:
     return _generator.random()
 
 
+def jittered(period: float) -> float:
+    """The period, up to a quarter shorter or longer: the programs of thousands of nodes must not read together."""
+    return period * (0.75 + 0.5 * random_fraction())
+
+
 def use_generator(generator: random.Random) -> None:
     """For simulations, which must be reproducible."""
     global _generator

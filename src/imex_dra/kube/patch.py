@@ -6,6 +6,7 @@ live object, entry by entry, matched by the list's map keys. So fields that a ne
 survive an older one.
 """
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -24,9 +25,12 @@ _json = msgspec.json.Decoder(Json)
 
 def merge_patch(before: Object, after: Object, live: Json) -> Json:
     """Empty if nothing has changed."""
-    info = ms.type_info(type(after))
-    assert isinstance(info, ms.StructType)
-    return _struct_patch(info, before, after, live)
+    return _struct_patch(_info(type(after)), before, after, live)
+
+
+def needs_live_object(before: Object, after: Object) -> bool:
+    """Whether a list changes that has entries, in which the live object may have unknown fields."""
+    return _changes_entries(_info(type(after)), before, after)
 
 
 async def patch_changes(client: Client, resource: Resource[T], before: T, after: T, *, subresource: str = "") -> T:
@@ -34,9 +38,11 @@ async def patch_changes(client: Client, resource: Resource[T], before: T, after:
     if before == after:
         return before
     version = before.metadata.resource_version
-    live = decode(_json, await client.get_raw(resource, key_of(before)))
-    if live["metadata"]["resourceVersion"] != version:
-        raise Conflict(f"{resource.kind} {key_of(before)} has changed since resourceVersion {version}")
+    live: Json = {}
+    if needs_live_object(before, after):
+        live = decode(_json, await client.get_raw(resource, key_of(before)))
+        if live["metadata"]["resourceVersion"] != version:
+            raise Conflict(f"{resource.kind} {key_of(before)} has changed since resourceVersion {version}")
     patch = merge_patch(before, after, live)
     if not patch:
         return before
@@ -69,6 +75,14 @@ def covers(live: Any, fields: Any) -> bool:
     return bool(live == fields)
 
 
+@cache
+def _info(type_: type) -> ms.StructType:
+    """Takes milliseconds, more than all else that a patch needs."""
+    info = ms.type_info(type_)
+    assert isinstance(info, ms.StructType)
+    return info
+
+
 def _struct_patch(info: ms.StructType, before: Any, after: Any, live: Json) -> Json:
     patch = {}
     for field in info.fields:
@@ -76,6 +90,20 @@ def _struct_patch(info: ms.StructType, before: Any, after: Any, live: Json) -> J
         if old != new:
             patch[field.encode_name] = _change(field, old, new, live.get(field.encode_name))
     return patch
+
+
+def _changes_entries(info: ms.StructType, before: Any, after: Any) -> bool:
+    for field in info.fields:
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if old == new or not old:
+            continue
+        nested = _plain(field.type)
+        if isinstance(nested, ms.StructType) and new is not None:
+            if _changes_entries(nested, old, new):
+                return True
+        elif _map_keys(field.type) and new:
+            return True
+    return False
 
 
 def _change(field: ms.Field, old: Any, new: Any, live: Any) -> Any:

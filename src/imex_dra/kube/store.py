@@ -24,7 +24,11 @@ Subscriber = Callable[[T | None, T | None], None]
 
 
 class Store(Generic[T]):
-    def __init__(self, **indexes: Index[T]) -> None:
+    def __init__(self, trim: Callable[[T], T] = lambda obj: obj, /, **indexes: Index[T]) -> None:
+        """`trim`: what is kept of an object; everything by default. It keeps key, UID and resourceVersion. The
+        reflector trims what it decodes, so that a list never exists untrimmed.
+        """
+        self.trim = trim
         self._objects: dict[Key, T] = {}
         self._indexes = indexes
         self._entries: Mapping[str, dict[Hashable, dict[Key, None]]] = {name: {} for name in indexes}
@@ -51,7 +55,7 @@ class Store(Generic[T]):
         known = self._objects.get(key_of(obj))
         outdated = known is not None and _version(known) >= _version(obj)
         if not outdated and not 0 < _version(obj) <= self._watched_version:
-            self._put(obj)
+            self._put(self.trim(obj))
 
     def remove(self, obj: T) -> None:
         """Removes the object, but not a recreated one of the same name."""

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from msgspec import Struct
 
+from imex_dra.api.nvlinkpartition import MemberState
 from imex_dra.base.clock import Clock
 from imex_dra.base.waiting import wait_any
 from imex_dra.node.grant import Snapshot
@@ -42,7 +43,7 @@ class LastingFacts(Struct, frozen=True):
 def next_facts(facts: LastingFacts, snapshot: Snapshot, now: float) -> LastingFacts:
     since = facts.not_a_member if facts.not_a_member is not None else now
     return LastingFacts(
-        unconnected={node: facts.unconnected.get(node, now) for node in unconnected_members(snapshot)},
+        unconnected={node: facts.unconnected.get(node, now) for node in missed_members(snapshot)},
         not_a_member=since if _lost_membership(snapshot) else None,
     )
 
@@ -53,6 +54,18 @@ def unconnected_members(snapshot: Snapshot) -> frozenset[str]:
     if connected is None:
         return frozenset()
     return frozenset(member.node for member in snapshot.other_members) - connected
+
+
+def missed_members(snapshot: Snapshot) -> frozenset[str]:
+    """The unconnected members whose daemon should be running.
+
+    A member that is NotReady or Joining has said so itself, so nobody else has to: the restart of a daemon would
+    otherwise cost two writes of each other node. When it is Ready again, it has the same time to connect. A member
+    that does not report any more is Unknown, and is missed.
+    """
+    expected = (MemberState.READY, MemberState.UNKNOWN, MemberState.SUSPENDED)
+    running = {member.node for member in snapshot.other_members if member.state in expected}
+    return unconnected_members(snapshot) & running
 
 
 def _lost_membership(snapshot: Snapshot) -> bool:

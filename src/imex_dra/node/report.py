@@ -22,7 +22,7 @@ from imex_dra.api.views import NODES
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import AlreadyExists, Conflict, ImexError, NotFound
 from imex_dra.base.waiting import wait_any
-from imex_dra.kube.backoff import Backoff
+from imex_dra.kube.backoff import Backoff, jittered
 from imex_dra.kube.client import Client
 from imex_dra.kube.patch import patch_changes
 from imex_dra.node.checkpoint import Checkpoint
@@ -112,6 +112,8 @@ class NodeReporter:
         self._written: NVLinkNode | None = None
         """The object as last seen; None: read it again."""
         self._read_at = 0.0
+        self._valid_for = period
+        """Seconds from `read_at` on."""
         self._reported: Snapshot | None = None
         """The snapshot that was reported last; None if the last report failed."""
 
@@ -121,7 +123,7 @@ class NodeReporter:
         while True:
             await self._gather_prepares()
             changed = self._state.changed
-            pause = self._period
+            pause = self._valid_for
             try:
                 await self._write()
                 failures = 0
@@ -166,10 +168,10 @@ class NodeReporter:
 
     async def _current(self) -> NVLinkNode:
         # The age counts, not how long nothing has changed: on a busy node something changes all the time.
-        if self._written is not None and self._clock.monotonic() - self._read_at < self._period:
+        if self._written is not None and self._clock.monotonic() - self._read_at < self._valid_for:
             return self._written
         found = await read_nvlink_node(self._client, self._state.snapshot.node)
-        self._read_at = self._clock.monotonic()
+        self._read_at, self._valid_for = self._clock.monotonic(), jittered(self._period)
         return found
 
     def _restore_partition_id(self, live: NVLinkNode) -> None:

@@ -25,7 +25,7 @@ from imex_dra.api.meta import Key
 from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.base.waiting import wait_any
-from imex_dra.kube.backoff import Backoff
+from imex_dra.kube.backoff import Backoff, jittered
 from imex_dra.kube.client import Client
 from imex_dra.node.checkpoint import PreparedClaim
 from imex_dra.node.prepared import PreparedClaims
@@ -49,7 +49,7 @@ async def sweep_forever(
             await _sweep(client, state, prepared, kubelet_checkpoint)
         except ImexError as error:
             log.warning("what is prepared cannot be checked", error=str(error), retry_in=period)
-        await asyncio.sleep(period)
+        await asyncio.sleep(jittered(period))
 
 
 async def _wait_for_boot_id(state: NodeState) -> None:

@@ -140,6 +140,10 @@ class ControlPlane:
         """Discard old revisions in etcd. The module docstring describes what clients see."""
         self._etcd.compact()
 
+    def store(self, values: Mapping[str, bytes]) -> None:
+        """Write objects to etcd, as JSON by their keys there. Nothing validates them or sets defaults."""
+        self._etcd.put(values)
+
     def _clients(self) -> list[Process]:
         return [process for process in (self._manager, self._scheduler) if process]
 

@@ -6,10 +6,12 @@ the directory may exceed the 107 bytes that are possible for a socket. Data is n
 the machine crashes.
 """
 
+import base64
 import http.client
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ from imex_sandbox.process import Process
 
 _CLIENT = "etcd:0"
 _PEER = "peer:0"
+_OPERATIONS = 100
+"""In one transaction. The limit of etcd is 128, and 1.5 MiB."""
 
 
 class Etcd:
@@ -52,6 +56,12 @@ class Etcd:
         self._call("kv/compaction", revision=revision, physical=True)
         return revision
 
+    def put(self, values: Mapping[str, bytes]) -> None:
+        """Store all values by key: ten times as fast as through an API server, which validates nothing of it."""
+        puts = [{"requestPut": {"key": _base64(key.encode()), "value": _base64(values[key])}} for key in values]
+        for start in range(0, len(puts), _OPERATIONS):
+            self._call("kv/txn", success=puts[start : start + _OPERATIONS])
+
     def _call(self, method: str, **arguments: Any) -> Any:
         connection = _UnixConnection(self._directory / _CLIENT)
         try:
@@ -82,3 +92,7 @@ class _UnixConnection(http.client.HTTPConnection):
             self.sock.connect(f"/proc/self/fd/{directory}/{self._path.name}")
         finally:
             os.close(directory)
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
