@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.errors import Misconfigured
+from imex_sandbox.cluster.settings import flags
 from imex_sandbox.profiles import DEFAULT_CLIQUE, PROFILES, Profile
 from imex_sandbox.racks import Cluster, Rack, layout, load, of_racks, partitions_of
 from imex_sandbox.simulated import HardwareFile, to_reading
@@ -153,6 +154,20 @@ def test_a_cluster_is_read_from_yaml(tmp_path: Path) -> None:
     assert [node.name for node in nodes][-2:] == ["b-n00", "b-n01"]
     assert [node.hardware.partition.rpartition(".")[2] for node in nodes] == ["1"] * 9 + ["2"] * 9 + ["", ""]
     assert nodes[-1].hardware.driver_version == "590.1"
+
+
+def test_a_cluster_file_can_set_flags_of_the_driver(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    racks = f"{HEAD}racks: [{{name: a, profile: gb200-nvl72}}]\n"
+    path.write_text(f"{racks}driver: {{suspendAfter: 5, prepareDeadline: 2.5}}\n")
+    driver = load(path).driver
+    assert flags(driver.controller_options) == ["--suspend-after=5"]
+    assert flags(driver.node_options) == ["--prepare-deadline=2.5"]
+    path.write_text(f"{racks}driver: {{publishAfter: -1}}\n")
+    with pytest.raises(Misconfigured, match=re.escape("`$.driver.publishAfter`")):
+        load(path)
+    path.write_text(racks)
+    assert not load(path).driver.controller_options | load(path).driver.node_options
 
 
 @pytest.mark.parametrize(
