@@ -6,6 +6,7 @@ live object, entry by entry, matched by the list's map keys. So fields that a ne
 survive an older one.
 """
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -24,9 +25,15 @@ _json = msgspec.json.Decoder(Json)
 
 def merge_patch(before: Object, after: Object, live: Json) -> Json:
     """Empty if nothing has changed."""
-    info = ms.type_info(type(after))
+    return _struct_patch(_type_info(type(after)), before, after, live)
+
+
+@cache
+def _type_info(kind: type[Object]) -> ms.StructType:
+    """Inspecting a type takes milliseconds, and there are only a few."""
+    info = ms.type_info(kind)
     assert isinstance(info, ms.StructType)
-    return _struct_patch(info, before, after, live)
+    return info
 
 
 async def patch_changes(client: Client, resource: Resource[T], before: T, after: T, *, subresource: str = "") -> T:
