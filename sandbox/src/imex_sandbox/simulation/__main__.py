@@ -25,6 +25,9 @@ from imex_sandbox.simulation.shrinking import shrink
 @click.option("--first", default=1, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Run only this seed.")
 @click.option("--hours", default=24.0, show_default=True, help="Virtual hours of faults for each seed.")
+@click.option(
+    "--pause", default=0.0, help="Mean virtual seconds between two operations; else drawn from the seed."
+)
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="How many seeds to run at once.")
 @click.option("--story", is_flag=True, help="Print every operation with its virtual time. Needs --seed.")
 @click.option("--only", help="Numbers of the operations to run, separated by commas. Needs --seed.")
@@ -36,6 +39,7 @@ def main(
     first: int,
     seed: int | None,
     hours: float,
+    pause: float,
     jobs: int,
     story: bool,
     only: str | None,
@@ -50,38 +54,38 @@ def main(
     """
     if seed is None and (story or only or shrinks):
         raise click.UsageError("--story, --only and --shrink need --seed")
+    stories = [Story(number, hours * HOUR, None, pause) for number in range(first, first + seeds)]
     if mutations:
-        sys.exit(_run_mutations(range(first, first + seeds), hours * HOUR, jobs))
+        sys.exit(_run_mutations(stories, jobs))
     if mutation:
         mutation_named(mutation).apply()
     began = time.monotonic()
     if seed is not None:
         chosen = frozenset(map(int, only.split(","))) if only else None
-        outcomes = [simulate(Story(seed, hours * HOUR, chosen), tell=click.echo if story else None)]
+        outcomes = [simulate(Story(seed, hours * HOUR, chosen, pause), tell=click.echo if story else None)]
         click.echo(_line(outcomes[0]))
         if shrinks and outcomes[0].problem:
             _shrink(outcomes[0])
     else:
-        outcomes = _run_seeds(range(first, first + seeds), hours * HOUR, jobs, began)
+        outcomes = _run_seeds(stories, jobs, began)
     _summarize(outcomes, time.monotonic() - began)
     sys.exit(1 if any(outcome.problem for outcome in outcomes) else 0)
 
 
-def _run_seeds(seeds: range, duration: float, jobs: int, began: float) -> list[Outcome]:
+def _run_seeds(stories: list[Story], jobs: int, began: float) -> list[Outcome]:
     outcomes: list[Outcome] = []
     try:
-        for outcome in _in_parallel(seeds, duration, jobs):
+        for outcome in _in_parallel(stories, jobs):
             outcomes.append(outcome)
             days = sum(one.virtual_seconds for one in outcomes) / DAY
             elapsed = time.monotonic() - began
-            click.echo(f"[{len(outcomes)}/{len(seeds)}, {days:.0f} days, {elapsed:.0f} s] {_line(outcome)}")
+            click.echo(f"[{len(outcomes)}/{len(stories)}, {days:.0f} days, {elapsed:.0f} s] {_line(outcome)}")
     except KeyboardInterrupt:
         click.echo("interrupted")
     return outcomes
 
 
-def _in_parallel(seeds: range, duration: float, jobs: int) -> Iterator[Outcome]:
-    stories = [Story(seed, duration) for seed in seeds]
+def _in_parallel(stories: list[Story], jobs: int) -> Iterator[Outcome]:
     # Ctrl-C is for this process only: the others would each print where they were.
     with Pool(jobs, _ignore_interrupts, maxtasksperchild=20) as pool:
         yield from pool.imap_unordered(simulate, stories)
@@ -91,13 +95,13 @@ def _ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_mutations(seeds: range, duration: float, jobs: int) -> int:
+def _run_mutations(stories: list[Story], jobs: int) -> int:
     click.echo(
-        f"| safety condition that is broken | seeds to detection, of {len(seeds)} | seen as |\n|---|---|---|"
+        f"| safety condition that is broken | seeds to detection, of {len(stories)} | seen as |\n|---|---|---|"
     )
     missed = 0
     for mutation in MUTATIONS:
-        found = find(mutation, [Story(seed, duration) for seed in seeds], jobs)
+        found = find(mutation, stories, jobs)
         missed += found is None
         click.echo(
             f"| {mutation.name} | {found.seeds if found else 'not found'} | {found.seen_as if found else ''} |"
@@ -135,7 +139,7 @@ def _summarize(outcomes: list[Outcome], seconds: float) -> None:
 
 def _command(story: Story) -> str:
     only = f" --only {','.join(map(str, sorted(story.only)))}" if story.only is not None else ""
-    hours = f" --hours {story.duration / HOUR:g}"
+    hours = f" --hours {story.duration / HOUR:g}" + (f" --pause {story.pause:g}" if story.pause else "")
     return f"python -m imex_sandbox.simulation --seed {story.seed}{hours}{only} --story"
 
 

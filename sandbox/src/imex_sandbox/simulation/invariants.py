@@ -6,10 +6,11 @@ The others are what it rests on.
 """
 
 import json
+from collections.abc import Iterator
 from itertools import combinations
+from typing import NamedTuple
 
 from imex_sandbox.embedded.statuses import Json
-from imex_sandbox.embedded.storage import Key
 from imex_sandbox.simulation.cluster import SimulatedCluster
 from imex_sandbox.simulation.kinds import PARTITIONS
 from imex_sandbox.simulation.kubelet import Process
@@ -21,18 +22,28 @@ class Violation(AssertionError):
         self.name = name
 
 
+class Holder(NamedTuple):
+    what: str
+    node: str
+    partition: str
+    domain: str
+    channel: int
+
+
 class Invariants:
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
         self._checked: dict[str, object] = {}
         """By node: the processes, and the state of the disk, that were compared last."""
+        self._prepared: dict[tuple[str, int], list[Holder]] = {}
+        """By node and boot: what containers could be given at any time."""
 
     def check(self) -> None:
         """Raises Violation."""
         self._check_sharing()
         self._check_daemons()
-        self._check_partitions()
         self._check_checkpoints()
+        self._check_partitions()
 
     def _check_sharing(self) -> None:
         cluster, now = self._cluster, self._cluster.loop.time()
@@ -69,36 +80,43 @@ class Invariants:
             if status.get("pendingReports") or not status.get("epoch") or key.name in self._cluster.restored:
                 continue
             entries = {entry["channel"]: entry for entry in status.get("channels", ())}
-            for process in self._cluster.processes():
-                if process.partition == key.name and process.channel >= 0:
-                    self._check_assignment(key, entries.get(process.channel), process)
+            for holder in self._holders():
+                if holder.partition == key.name and holder.channel >= 0:
+                    _check_assignment(entries.get(holder.channel), holder)
 
-    def _check_assignment(self, partition: Key, entry: Json | None, process: Process) -> None:
-        """The partition knows of every channel that a process can open, until the process has ended."""
-        where = f"channel {process.channel} of {partition.name}"
-        holder = f"a process of {process.domain} on {process.node}"
-        uid = entry["computeDomain"].get("uid", "") if entry else ""
-        if entry is not None and entry["state"] == "Assigned" and uid != process.domain:
-            raise Violation("channel reused", f"{where} is assigned to {uid}, but {holder} holds it")
-        if uid not in (process.domain, "") or entry is None:
-            raise Violation("channel forgotten", f"{holder} holds {where}, but the partition does not know it")
+    def _holders(self) -> Iterator["Holder"]:
+        for process in self._cluster.processes():
+            yield Holder("a process", process.node, process.partition, process.domain, process.channel)
+        for node in self._cluster.nodes.values():
+            if node.powered:
+                yield from self._prepared.get((node.name, node.hardware.boot), ())
 
     def _check_checkpoints(self) -> None:
         """Every process with a channel is in the checkpoint of its node: only this survives the node program."""
         for name, kubelet in self._cluster.kubelets.items():
             node = kubelet.node
-            state = (tuple(kubelet.processes), node.disk.changes)
-            if self._checked.get(name) == state or not kubelet.processes:
+            state = (tuple(kubelet.processes), len(kubelet.finished), node.disk.changes)
+            if self._checked.get(name) == state:
                 continue
             self._checked[name] = state
             claims = read_checkpoint(node.checkpoint.read_bytes()) if node.checkpoint.exists() else None
+            if again := kubelet.finished.intersection(claims or ()):
+                raise Violation("prepared after its unprepare", f"{name}: {sorted(again)}")
+            if claims is not None:
+                boot_id = f"boot-{node.hardware.boot}"
+                self._prepared[name, node.hardware.boot] = [
+                    Holder("a prepared claim", name, claim["partition"], claim["domainUid"], claim["channel"])
+                    for claim in claims.values()
+                    if claim["bootId"] == boot_id
+                ]
             for process in kubelet.processes.values():
                 if process.told != process.channel:
                     raise Violation("wrong environment", f"{process} was told another channel")
                 # Without a readable file, the CDI specs are the record.
                 if claims is None:
                     continue
-                if claims.get(process.claim) != (process.domain, process.channel):
+                claim = claims.get(process.claim, {})
+                if (claim.get("domainUid"), claim.get("channel")) != (process.domain, process.channel):
                     cause = f"{process} is not in the checkpoint, which has {sorted(claims)}"
                     raise Violation("process without checkpoint", cause)
 
@@ -110,11 +128,21 @@ def _check_members(partition: str, status: Json) -> None:
             raise Violation("ambiguous member list", f"{partition}: two members have one {name}: {values}")
 
 
-def read_checkpoint(content: bytes) -> dict[str, tuple[str, int]] | None:
-    """Domain and channel by claim; None if the file is damaged."""
+def read_checkpoint(content: bytes) -> dict[str, Json] | None:
+    """The claims, by UID; None if the file is damaged."""
     try:
-        payload = json.loads(json.loads(content)["payload"])
+        claims: dict[str, Json] = json.loads(json.loads(content)["payload"]).get("claims", {})
     except ValueError:
         return None
-    claims: dict[str, Json] = payload.get("claims", {})
-    return {uid: (claim["domainUid"], claim["channel"]) for uid, claim in claims.items()}
+    return claims
+
+
+def _check_assignment(entry: Json | None, holder: "Holder") -> None:
+    """The partition knows of every channel that a process has or could have, until that has ended."""
+    where = f"channel {holder.channel} of {holder.partition}"
+    who = f"{holder.what} of {holder.domain} on {holder.node}"
+    uid = entry["computeDomain"].get("uid", "") if entry else ""
+    if entry is not None and entry["state"] == "Assigned" and uid != holder.domain:
+        raise Violation("channel reused", f"{where} is assigned to {uid}, but {who} holds it")
+    if uid not in (holder.domain, "") or entry is None:
+        raise Violation("channel forgotten", f"{who} holds {where}, but the partition does not know it")

@@ -52,6 +52,8 @@ class Kubelet:
         self._chance = chance
         self._claims: dict[str, ClaimId] = {}
         """By UID: the kubelet's own checkpoint."""
+        self.finished: set[str] = set()
+        """UIDs of claims that were unprepared, and not prepared again since the node booted."""
         self._active: set[str] = set()
         """UIDs of claims that a worker takes care of."""
         self._workers: dict[str, asyncio.Task[None]] = {}
@@ -90,6 +92,7 @@ class Kubelet:
             worker.cancel()
         self._workers.clear()
         self.processes.clear()
+        self.finished.clear()
         self.on_process()
 
     def forget(self) -> None:
@@ -131,6 +134,7 @@ class Kubelet:
 
     async def _prepare_all(self, uid: str, claims: list[ClaimId]) -> bool:
         self._remember(self._claims | {claim.uid: claim for claim in claims})
+        self.finished -= {claim.uid for claim in claims}
         for claim in claims:
             try:
                 await self._call("prepare", claim)
@@ -149,6 +153,7 @@ class Kubelet:
             except (ImexError, ConnectionError, TimeoutError, OSError):
                 return False
         done = {claim.uid for claim in claims}
+        self.finished |= done
         self._remember({uid: claim for uid, claim in self._claims.items() if uid not in done})
         return True
 
@@ -171,7 +176,11 @@ class Kubelet:
         except Killed:
             raise ConnectionError("the plugin died") from None
         finally:
-            call.cancel()
+            # The program may learn too late, or never, that the kubelet has given up.
+            if call.done() or self._chance.random() < 0.5:
+                call.cancel()
+            else:
+                call.add_done_callback(_ignore_result)
             death.cancel()
 
     def _start(self, uid: str, claims: list[ClaimId]) -> bool:
@@ -237,3 +246,8 @@ class Kubelet:
         self._claims = claims
         content = {"Data": json.dumps([{"ClaimUID": uid} for uid in sorted(claims)])}
         self.node.kubelet_checkpoint.write_text(json.dumps(content))
+
+
+def _ignore_result(call: "asyncio.Task[object]") -> None:
+    if not call.cancelled():
+        call.exception()

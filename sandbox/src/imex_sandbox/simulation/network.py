@@ -50,6 +50,8 @@ class Link:
     """Mean seconds for one direction."""
     failures: float = 0.0
     """Share of requests that fail: before the API has processed them, afterwards, or by coming too late."""
+    stragglers: float = 0.0
+    """Share of responses that come late: what they say may be outdated by then."""
     watch_factor: float = 1.0
     """How many times longer than the client asks for a watch lives. In a simulated day reconnects would be most of
     the work."""
@@ -65,7 +67,7 @@ class Link:
         return self.cut or self.server.is_down
 
     def repair(self) -> None:
-        self.latency, self.failures = _LATENCY, 0.0
+        self.latency, self.failures, self.stragglers = _LATENCY, 0.0, 0.0
 
     def delay(self) -> float:
         return self.latency * (0.2 + 1.6 * self.chance.random())
@@ -158,7 +160,9 @@ class SimulatedHttp:
         elif link.failures and link.chance.random() < link.failures:
             self._fail(request, response)
         else:
-            self._later(link.delay(), self._return, self._process(request), response)
+            late = bool(link.stragglers) and link.chance.random() < link.stragglers
+            delay = 0.99 * _TIME_LIMIT * link.chance.random() if late else link.delay()
+            self._later(delay, self._return, self._process(request), response)
 
     def _fail(self, request: HttpRequest, response: "asyncio.Future[HttpResponse]") -> None:
         link = self._link

@@ -55,6 +55,8 @@ class Program:
     def start(self, main: Coroutine[Any, Any, None]) -> None:
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._run(main), name=self.name, context=self._context)
+        # A task that is cancelled before its first step leaves the coroutine unused.
+        self._task.add_done_callback(lambda _: main.close())
 
     async def _run(self, main: Coroutine[Any, Any, None]) -> None:
         try:
@@ -125,7 +127,6 @@ class Program:
 
         context: Context = self._context.copy()
         task = asyncio.get_running_loop().create_task(inside(), context=context)
-        # A task that is cancelled before its first step leaves the coroutine unused.
         task.add_done_callback(lambda _: work.close())
         return task
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import structlog
 
+from imex_dra.controller import epochs
 from imex_dra.kube.backoff import use_generator
 from imex_sandbox.simulation.cluster import Shape, SimulatedCluster
 from imex_sandbox.simulation.invariants import Invariants, Violation
@@ -26,7 +27,7 @@ _WARM_UP = 120.0
 _MEAN_PAUSES = (60.0, 120.0, 300.0, 600.0)
 """Seconds between two operations: busy clusters, and others in which faults have time to develop."""
 _REST = 1800.0
-_SHAPES = (Shape(1, 3, 8), Shape(1, 4, 12), Shape(1, 6, 9), Shape(2, 3, 8))
+_SHAPES = (Shape(1, 3, 8), Shape(1, 4, 12), Shape(1, 6, 9), Shape(2, 3, 8), Shape(1, 4, 4))
 
 
 class Story(NamedTuple):
@@ -37,6 +38,8 @@ class Story(NamedTuple):
     """Virtual seconds."""
     only: frozenset[int] | None = None
     """Numbers of the steps to run; None for all."""
+    pause: float = 0.0
+    """Mean seconds between two steps; 0: drawn from the seed."""
 
 
 class Outcome(NamedTuple):
@@ -83,6 +86,8 @@ class Run:
         self.digest = ""
 
     async def run(self, directory: Path) -> None:
+        # Members are asked early in half of the clusters: there are more races then.
+        epochs.PATIENCE = random.Random(f"{self._seed}/patience").choice((60.0, 2.0))
         shape = random.Random(f"{self._seed}/shape").choice(_SHAPES)
         cluster = SimulatedCluster(self._seed, directory, shape)
         invariants = Invariants(cluster)
@@ -113,7 +118,7 @@ class Run:
 
     async def _run_story(self, cluster: SimulatedCluster) -> None:
         loop, workload, story = asyncio.get_running_loop(), Workload(cluster, self._seed), self._story
-        pause = random.Random(f"{self._seed}/pause").choice(_MEAN_PAUSES)
+        pause = story.pause or random.Random(f"{self._seed}/pause").choice(_MEAN_PAUSES)
         for step in plan_steps(self._seed, _WARM_UP, story.duration, pause):
             if not _included(step.number, story.only):
                 continue

@@ -57,8 +57,9 @@ class ServiceFaults:
         programs = node.running()
         if not programs:
             return ""
-        self._hang(programs[0], chance, 200.0)
-        return f"hang {programs[0].name}"
+        program = chance.choice(programs)
+        self._hang(program, chance, 200.0)
+        return f"hang {program.name}"
 
     # imex controller
 
@@ -137,6 +138,12 @@ class ServiceFaults:
             link.latency = 2.0
 
         return f"slow down the requests of {self._disturb(chance, slow_down)} programs"
+
+    def delay_responses(self, chance: random.Random) -> str:
+        def delay(link: Link) -> None:
+            link.stragglers = 0.3
+
+        return f"delay some responses to {self._disturb(chance, delay)} programs"
 
     def _disturb(self, chance: random.Random, disturb: Callable[[Link], None]) -> int:
         links = [program.link for program in self._cluster.programs()]

@@ -4,7 +4,6 @@ import random
 from functools import partial
 
 from imex_sandbox.embedded.kinds import PODS
-from imex_sandbox.embedded.statuses import ApiError
 from imex_sandbox.embedded.storage import Key, Stored
 from imex_sandbox.simulation.cluster import USERS, SimulatedCluster
 from imex_sandbox.simulation.kinds import DOMAINS
@@ -30,6 +29,33 @@ class Users:
         self._cluster.objects.create(DOMAINS, USERS, {"metadata": metadata, "spec": {"numNodes": 0}})
         return f"create ComputeDomain {name}" + (" that waits for its peers" if annotations else "")
 
+    def run_short_job(self, chance: random.Random) -> str:
+        """A ComputeDomain whose pods are created with it, and which is gone before or soon after they run."""
+        if len(self._domains()) >= _MAX_DOMAINS or len(self._pods()) >= _MAX_PODS:
+            return ""
+        self._created += 1
+        key = Key(USERS, f"job{self._created}")
+        self._cluster.objects.create(DOMAINS, USERS, {"metadata": {"name": key.name}, "spec": {"numNodes": 0}})
+        self._create_pods(key.name, chance.choice((2, 3, 4)))
+        end = chance.choice((self._release, self._delete_domain, self._force_delete_domain))
+        self._undos.later(chance.choice((5.0, 30.0, 90.0)), chance, lambda: end(key, chance))
+        return f"run ComputeDomain {key.name} for a moment"
+
+    def cancel_starting_job(self, chance: random.Random) -> str:
+        """A ComputeDomain is released while its pods start, and what their nodes read comes late."""
+        if len(self._domains()) >= _MAX_DOMAINS or len(self._pods()) >= _MAX_PODS:
+            return ""
+        self._created += 1
+        key = Key(USERS, f"job{self._created}")
+        self._cluster.objects.create(DOMAINS, USERS, {"metadata": {"name": key.name}, "spec": {"numNodes": 0}})
+        self._create_pods(key.name, 4)
+        for node in self._cluster.nodes.values():
+            for program in node.running():
+                program.link.stragglers = 0.5
+                self._undos.later(20.0, chance, program.link.repair)
+        self._undos.later(6.0, chance, lambda: self._release(key, chance))
+        return f"release ComputeDomain {key.name} while its pods start"
+
     def create_pod(self, chance: random.Random) -> str:
         domains = [
             key.name
@@ -38,15 +64,17 @@ class Users:
         ]
         if not domains or len(self._pods()) >= _MAX_PODS:
             return ""
-        domain, pods = chance.choice(domains), chance.choice((1, 1, 2, 4))
+        names = self._create_pods(chance.choice(domains), chance.choice((1, 1, 2, 4)))
+        return f"create pods {', '.join(names)}"
+
+    def _create_pods(self, domain: str, count: int) -> list[str]:
         names = []
-        for _ in range(pods):
+        for _ in range(count):
             self._created += 1
             names.append(f"{domain}-{self._created}")
-            claims = [{"name": "imex", "resourceClaimTemplateName": domain}]
-            spec = {"resourceClaims": claims}
+            spec = {"resourceClaims": [{"name": "imex", "resourceClaimTemplateName": domain}]}
             self._cluster.objects.create(PODS, USERS, {"metadata": {"name": names[-1]}, "spec": spec})
-        return f"create pods {', '.join(names)}"
+        return names
 
     def delete_pod(self, chance: random.Random) -> str:
         return self._delete_pod(chance, "delete", {})
@@ -67,10 +95,17 @@ class Users:
         if not domains:
             return ""
         key = chance.choice(domains)
-        self._cluster.objects.delete(DOMAINS, key, {})
-        for pod in self._pods_of(key.name):
-            self._cluster.objects.delete(PODS, pod, {})
+        self._delete_domain(key, chance)
         return f"delete ComputeDomain {key.name} and its pods"
+
+    def _delete_domain(self, key: Key, chance: random.Random, **options: int) -> None:
+        if self._cluster.storage.get(DOMAINS, key) is not None:
+            self._cluster.objects.delete(DOMAINS, key, {})
+            for pod in self._pods_of(key.name):
+                self._cluster.objects.delete(PODS, pod, options)
+
+    def _force_delete_domain(self, key: Key, chance: random.Random) -> None:
+        self._delete_domain(key, chance, gracePeriodSeconds=0)
 
     def release_domain(self, chance: random.Random) -> str:
         """While its pods run."""
@@ -78,14 +113,17 @@ class Users:
         if not domains:
             return ""
         key = chance.choice(domains)
+        self._release(key, chance)
+        return f"release ComputeDomain {key.name} at once"
+
+    def _release(self, key: Key, chance: random.Random) -> None:
+        if self._cluster.storage.get(DOMAINS, key) is None:
+            return
         self._cluster.objects.patch(DOMAINS, key, {"metadata": {"annotations": {"imex-dra.io/release": "now"}}})
-        try:
+        if self._cluster.storage.get(DOMAINS, key) is not None:
             self._cluster.objects.delete(DOMAINS, key, {})
-        except ApiError as error:
-            return f"release {key.name}: {error}"
         for pod in self._pods_of(key.name):
             self._undos.later(600.0, chance, partial(self._delete_if_there, pod))
-        return f"release ComputeDomain {key.name} at once"
 
     def _domains(self) -> list[Key]:
         return [key for key, _ in self._cluster.storage.all(DOMAINS)]

@@ -51,6 +51,8 @@ class Workload:
             Operation(40, users.create_pod),
             Operation(25, users.delete_pod),
             *self._weighted(
+                Operation(20, users.run_short_job),
+                Operation(10, users.cancel_starting_job),
                 Operation(4, users.force_delete_pod),
                 Operation(12, users.delete_domain),
                 Operation(2, users.release_domain),
@@ -67,6 +69,7 @@ class Workload:
                 Operation(3, services.break_ctl),
                 Operation(5, services.fail_requests),
                 Operation(3, services.slow_requests),
+                Operation(4, services.delay_responses),
                 Operation(1, services.stop_api),
                 Operation(2, services.end_watches),
                 Operation(2, services.compact),
