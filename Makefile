@@ -16,7 +16,7 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo env test explore simulate test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
+.PHONY: help demo env test explore simulate mutate test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
@@ -63,6 +63,9 @@ SEEDS ?= 20
 
 simulate: env ## run the driver under random faults in virtual time, SEEDS=20 clusters for a day each
 	@python -m imex_sandbox.simulation --seeds $(SEEDS) $(ARGS)
+
+mutate: env ## break safety conditions of the driver one at a time; the simulation must notice each, SEEDS=20
+	@python -m imex_sandbox.simulation --mutations --seeds $(SEEDS) --hours 2 --pause 40 $(ARGS)
 
 kube: env ## build the real Kubernetes that the tests run against (about eight minutes, once)
 	@python -m imex_sandbox.kubernetes.build

@@ -279,3 +279,24 @@ def test_evidence_does_not_change_entries_that_it_agrees_with() -> None:
     known = (entry(1, "a"), released)
     report = nvlink_node("n", held=(HeldChannel(HERE, 1, "a"), HeldChannel(HERE, 2, "b")))
     assert merge_evidence(HERE, known, [domain("a", 1)], [report], epoch=4, now=NOW) == known
+
+
+@pytest.mark.parametrize("state", ChannelState)
+@pytest.mark.parametrize(
+    ("held_by", "expected"),
+    [("job", ("Assigned", "job")), ("gone", ("Released", ""))],
+    ids=["only the present owner holds it", "the former owner still holds it"],
+)
+def test_a_backup_from_before_a_reuse_does_not_dispute_the_present_owner(
+    state: ChannelState, held_by: str, expected: tuple[str, str]
+) -> None:
+    """Found by the simulation: the job lost its channel, and its next pods got another one."""
+    report = nvlink_node("n", held=(HeldChannel(HERE, 3, held_by),))
+    entries = merge_evidence(HERE, (entry(3, "gone", state),), [domain("job", 3)], [report], epoch=4, now=NOW)
+    assert [(e.channel, e.state.value, e.compute_domain.uid) for e in entries] == [(3, *expected)]
+
+
+def test_a_channel_that_two_existing_computedomains_list_stays_disputed() -> None:
+    domains = [domain("a", 3), domain("b", 3)]
+    entries = merge_evidence(HERE, (entry(3, "a"),), domains, [], epoch=4, now=NOW)
+    assert [(e.channel, e.state.value, e.compute_domain.uid) for e in entries] == [(3, "Released", "")]

@@ -78,6 +78,12 @@ def merge_evidence(
     known = {entry.channel: entry for entry in entries}
     # The channel of a ComputeDomain that is being deleted may have been released and reused already.
     served = {uid for uid, domain in existing.items() if not is_deleting(domain)}
+    for channel, holder in listed:
+        # A ComputeDomain keeps its channel until it is deleted. So if one that is served lists the channel, and
+        # the owner in the status is gone, the status is from before the channel was reused: no dispute. What a
+        # node still holds for the former owner is merged below.
+        if holder.uid in served and channel in known and known[channel].compute_domain.uid not in {"", *served}:
+            del known[channel]
     for channel, holder in [*listed, *held]:
         known[channel] = _merge_channel(known, channel, holder, holder.uid in served, epoch, now)
     return tuple(known[channel] for channel in sorted(known))

@@ -160,8 +160,8 @@ class NVLinkPartitionReconciler:
         self, name: PartitionId, status: NVLinkPartitionStatus, nvlink_nodes: Mapping[str, NVLinkNode]
     ) -> tuple[ComputeDomain, ...]:
         """The ComputeDomains that may have a channel here, if the partition recovers: those that list one, and
-        those whose channels nodes hold. The former are read live: if one was deleted and the cache does not show
-        it yet, its channel may have been reused already.
+        those to which the status or a node says that one belongs. The former are read live: if one was deleted and
+        the cache does not show it yet, its channel may have been reused already.
         """
         if not may_recover(name, status, nvlink_nodes, self.known.get(name)):
             return ()
@@ -175,8 +175,9 @@ class NVLinkPartitionReconciler:
             except Undecodable:
                 live = domain  # It exists.
             domains += [live] if live.metadata.uid == domain.metadata.uid else []
-        held = {held.compute_domain for node in nvlink_nodes.values() for held in node.status.held_channels}
-        domains += filter(None, (self._caches.compute_domain(uid) for uid in sorted(held - listing.keys())))
+        named = {held.compute_domain for node in nvlink_nodes.values() for held in node.status.held_channels}
+        named |= {entry.compute_domain.uid for entry in status.channels}
+        domains += filter(None, (self._caches.compute_domain(uid) for uid in sorted(named - listing.keys())))
         return tuple(domains)
 
     def _demand(self, node: str) -> set[ChannelDemand]:

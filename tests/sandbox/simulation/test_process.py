@@ -66,3 +66,49 @@ def test_cleanup_code_of_a_killed_program_changes_no_file(loop: VirtualLoop, tmp
 
     loop.run_until_complete(run())
     assert not file.exists()
+
+
+def test_a_program_that_hangs_continues_later_with_what_it_knew(loop: VirtualLoop) -> None:
+    steps = []
+
+    async def main() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            steps.append(loop.time())
+
+    async def run() -> None:
+        program = Program("counter", Link(random.Random(1)))
+        program.start(main())
+        await asyncio.sleep(2.5)
+        program.hang()
+        await asyncio.sleep(10.0)
+        program.resume()
+        await asyncio.sleep(1.2)
+        program.kill()
+        await program.ended()
+
+    loop.run_until_complete(run())
+    assert steps == pytest.approx([1.0, 2.0, 12.5, 13.5])
+
+
+def test_a_program_is_killed_between_any_two_of_its_steps(loop: VirtualLoop) -> None:
+    reached = []
+
+    async def main() -> None:
+        for number in range(3):
+            reached.append(number)
+            await asyncio.sleep(1.0)
+
+    async def run(number: int) -> bool:
+        program = Program("steps", Link(random.Random(1)))
+        program.kill_before_step(number)
+        program.start(main())
+        await program.ended()
+        return program.killed
+
+    for number in range(3):
+        reached.clear()
+        assert loop.run_until_complete(run(number))
+        assert len(reached) < 3
+    assert not loop.run_until_complete(run(100))
+    assert reached[-3:] == [0, 1, 2]

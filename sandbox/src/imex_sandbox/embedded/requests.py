@@ -1,6 +1,7 @@
 """HTTP requests of the API, without HTTP: method, path, query and body in; a body or a watch out."""
 
 import base64
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -56,6 +57,7 @@ def answer(objects: Objects, request: Request) -> Response | Watch:
         return Response(400, msgspec.json.encode(status))
 
 
+@lru_cache(1024)
 def parse_path(path: str) -> Target:
     parts = path.strip("/").split("/")
     if parts[:1] == ["api"]:

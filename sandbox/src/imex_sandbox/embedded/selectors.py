@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from imex_sandbox.embedded.statuses import ApiError, Json, not_supported
@@ -12,6 +13,7 @@ _SET_BASED = re.compile(r"^(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>
 _EQUALITY = re.compile(r"^(?P<key>[\w./-]+)\s*(?P<operator>!=|==|=)\s*(?P<value>[\w.-]*)$")
 
 
+@lru_cache(1024)
 def selector(labels: str, fields: str) -> Predicate:
     """Raises ApiError if a selector is malformed."""
     terms = [_label_term(term) for term in _split(labels)] + [_field_term(term) for term in _split(fields)]

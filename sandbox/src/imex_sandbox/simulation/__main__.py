@@ -1,10 +1,13 @@
-"""`python -m imex_sandbox.simulation`: runs seeds, and replays one.
+"""`python -m imex_sandbox.simulation`: runs seeds, replays one, shortens a failure, checks the checks.
 
 python -m imex_sandbox.simulation --seeds 200
 python -m imex_sandbox.simulation --seed 4711 --story
+python -m imex_sandbox.simulation --seed 4711 --shrink
+python -m imex_sandbox.simulation --mutations
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +15,9 @@ from multiprocessing import Pool
 
 import click
 
-from imex_sandbox.simulation.run import DAY, Outcome, simulate
+from imex_sandbox.simulation.mutations import MUTATIONS, find, mutation_named
+from imex_sandbox.simulation.run import DAY, HOUR, Outcome, Story, simulate
+from imex_sandbox.simulation.shrinking import shrink
 
 
 @click.command()
@@ -20,60 +25,122 @@ from imex_sandbox.simulation.run import DAY, Outcome, simulate
 @click.option("--first", default=1, show_default=True, help="The first seed.")
 @click.option("--seed", type=int, help="Run only this seed.")
 @click.option("--hours", default=24.0, show_default=True, help="Virtual hours of faults for each seed.")
+@click.option(
+    "--pause", default=0.0, help="Mean virtual seconds between two operations; else drawn from the seed."
+)
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="How many seeds to run at once.")
 @click.option("--story", is_flag=True, help="Print every operation with its virtual time. Needs --seed.")
-def main(seeds: int, first: int, seed: int | None, hours: float, jobs: int, story: bool) -> None:
+@click.option("--only", help="Numbers of the operations to run, separated by commas. Needs --seed.")
+@click.option("--shrink", "shrinks", is_flag=True, help="Shorten the failure of --seed.")
+@click.option("--mutation", help="Break this safety condition.")
+@click.option("--mutations", is_flag=True, help="Break each safety condition, and count the seeds to detection.")
+def main(
+    seeds: int,
+    first: int,
+    seed: int | None,
+    hours: float,
+    pause: float,
+    jobs: int,
+    story: bool,
+    only: str | None,
+    shrinks: bool,
+    mutation: str | None,
+    mutations: bool,
+) -> None:
     """Run the real controller and node programs under random faults in virtual time.
 
     Every seed is a cluster with its own history of faults. It fails if a promise is broken at any step, or if
     something is still wrong half an hour after the last fault. The same seed always runs the same way.
     """
-    if story and seed is None:
-        raise click.UsageError("--story needs --seed")
+    if seed is None and (story or only or shrinks):
+        raise click.UsageError("--story, --only and --shrink need --seed")
+    stories = [Story(number, hours * HOUR, None, pause) for number in range(first, first + seeds)]
+    if mutations:
+        sys.exit(_run_mutations(stories, jobs))
+    if mutation:
+        mutation_named(mutation).apply()
     began = time.monotonic()
     if seed is not None:
-        outcomes = [simulate(seed, hours * 3600.0, tell=click.echo if story else None)]
+        chosen = frozenset(map(int, only.split(","))) if only else None
+        outcomes = [simulate(Story(seed, hours * HOUR, chosen, pause), tell=click.echo if story else None)]
         click.echo(_line(outcomes[0]))
+        if shrinks and outcomes[0].problem:
+            _shrink(outcomes[0])
     else:
-        outcomes = list(_run(range(first, first + seeds), hours * 3600.0, jobs))
-    _summarize(outcomes, time.monotonic() - began, hours)
+        outcomes = _run_seeds(stories, jobs, began)
+    _summarize(outcomes, time.monotonic() - began)
     sys.exit(1 if any(outcome.problem for outcome in outcomes) else 0)
 
 
-def _run(seeds: range, duration: float, jobs: int) -> Iterator[Outcome]:
-    with Pool(jobs, maxtasksperchild=20) as pool:
-        for outcome in pool.imap_unordered(_Seed(duration), seeds):
-            click.echo(_line(outcome))
-            yield outcome
+def _run_seeds(stories: list[Story], jobs: int, began: float) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in _in_parallel(stories, jobs):
+            outcomes.append(outcome)
+            days = sum(one.virtual_seconds for one in outcomes) / DAY
+            elapsed = time.monotonic() - began
+            click.echo(f"[{len(outcomes)}/{len(stories)}, {days:.0f} days, {elapsed:.0f} s] {_line(outcome)}")
+    except KeyboardInterrupt:
+        click.echo("interrupted")
+    return outcomes
 
 
-class _Seed:
-    """A function that another process can be given."""
+def _in_parallel(stories: list[Story], jobs: int) -> Iterator[Outcome]:
+    # Ctrl-C is for this process only: the others would each print where they were.
+    with Pool(jobs, _ignore_interrupts, maxtasksperchild=20) as pool:
+        yield from pool.imap_unordered(simulate, stories)
 
-    def __init__(self, duration: float) -> None:
-        self._duration = duration
 
-    def __call__(self, seed: int) -> Outcome:
-        return simulate(seed, self._duration)
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_mutations(stories: list[Story], jobs: int) -> int:
+    click.echo(
+        f"| safety condition that is broken | seeds to detection, of {len(stories)} | seen as |\n|---|---|---|"
+    )
+    missed = 0
+    for mutation in MUTATIONS:
+        found = find(mutation, stories, jobs)
+        missed += found is None
+        click.echo(
+            f"| {mutation.name} | {found.seeds if found else 'not found'} | {found.seen_as if found else ''} |"
+        )
+    return 1 if missed else 0
+
+
+def _shrink(failed: Outcome) -> None:
+    shortest = shrink(failed, click.echo)
+    click.echo(f"shortened from {len(failed.steps)} to {len(shortest.steps)} operations:")
+    simulate(shortest.story, tell=click.echo)
+    click.echo(f"replay: {_command(shortest.story)}")
 
 
 def _line(outcome: Outcome) -> str:
     return (
-        f"seed {outcome.seed}: {outcome.virtual_seconds / DAY:.2f} days, {outcome.operations} operations,"
-        f" {outcome.changes:,} changes, {outcome.seconds:.1f} s: {outcome.problem or 'ok'}"
+        f"seed {outcome.story.seed}: {outcome.virtual_seconds / DAY:.2f} days, {len(outcome.steps)} operations,"
+        f" {outcome.events:,} events, {outcome.events / outcome.seconds:,.0f} events/s, {outcome.digest}:"
+        f" {outcome.problem or 'ok'}"
     )
 
 
-def _summarize(outcomes: list[Outcome], seconds: float, hours: float) -> None:
+def _summarize(outcomes: list[Outcome], seconds: float) -> None:
     days = sum(outcome.virtual_seconds for outcome in outcomes) / DAY
-    changes = sum(outcome.changes for outcome in outcomes)
+    events = sum(outcome.events for outcome in outcomes)
+    operations = sum(len(outcome.steps) for outcome in outcomes)
     failed = [outcome for outcome in outcomes if outcome.problem]
     click.echo(
-        f"{len(outcomes)} seeds, {days:.1f} virtual days in {seconds:.0f} s, {changes / seconds:,.0f} changes/s,"
-        f" {len(failed)} failed"
+        f"{len(outcomes)} seeds, {days:.1f} virtual days, {operations:,} operations in {seconds:.0f} s,"
+        f" {events / seconds:,.0f} events/s, {len(failed)} failed"
     )
     for outcome in failed:
-        click.echo(f"replay: python -m imex_sandbox.simulation --seed {outcome.seed} --hours {hours:g} --story")
+        click.echo(f"replay: {_command(outcome.story)}")
+
+
+def _command(story: Story) -> str:
+    only = f" --only {','.join(map(str, sorted(story.only)))}" if story.only is not None else ""
+    hours = f" --hours {story.duration / HOUR:g}" + (f" --pause {story.pause:g}" if story.pause else "")
+    return f"python -m imex_sandbox.simulation --seed {story.seed}{hours}{only} --story"
 
 
 if __name__ == "__main__":

@@ -1,28 +1,33 @@
 """A simulated cluster: the API, two controllers, the nodes of small racks, and the control plane around them."""
 
 import asyncio
+import hashlib
 import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from imex_dra.api.meta import Key as LeaseKey
 from imex_dra.api.names import LEASE, NAMESPACE, PartitionId
 from imex_dra.base.clock import Clock
+from imex_dra.base.waiting import wait_any
 from imex_dra.controller.leader import Leader
 from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
 from imex_sandbox.embedded.kinds import NAMESPACES
 from imex_sandbox.embedded.objects import Objects
-from imex_sandbox.embedded.storage import Change, Key, Storage
+from imex_sandbox.embedded.storage import Change, Key, Storage, Stored
 from imex_sandbox.simulation.imex import Daemon, Fabric
+from imex_sandbox.simulation.kinds import NODES, PARTITIONS
 from imex_sandbox.simulation.kubelet import Kubelet, Process
 from imex_sandbox.simulation.loop import VirtualLoop
-from imex_sandbox.simulation.network import Link, client_of
-from imex_sandbox.simulation.node import WATCH_FACTOR, SimulatedNode
+from imex_sandbox.simulation.network import ApiServer, Link, client_of
+from imex_sandbox.simulation.node import WATCH_FACTOR, SimulatedHardware, SimulatedNode
 from imex_sandbox.simulation.process import Program
-from imex_sandbox.simulation.scheduling import NODES, ControlPlane
+from imex_sandbox.simulation.scheduling import ControlPlane
 
 USERS = "team"
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,36 +42,78 @@ class SimulatedClock(Clock):
         return _EPOCH + timedelta(seconds=self.monotonic())
 
 
+class Shape(NamedTuple):
+    racks: int
+    nodes: int
+    """For each rack."""
+    channels: int
+    """Few, so that numbers are reused soon."""
+
+
 class SimulatedCluster:
-    def __init__(self, chance: random.Random, directory: Path, *, racks: int = 1, nodes: int = 4) -> None:
-        self.chance = chance
+    def __init__(self, seed: str, directory: Path, shape: Shape) -> None:
+        self._seed = seed
+        self.chance = self.generator("cluster")
         self.clock = SimulatedClock()
         self.storage = Storage(history=2000)
         self.objects = Objects(self.storage, now=self.clock.now, new_uid=self._new_uid)
+        self.server = ApiServer()
         self.fabric = Fabric()
         self.nodes: dict[str, SimulatedNode] = {}
         self.kubelets: dict[str, Kubelet] = {}
+        self.controllers: dict[int, Program] = {}
         self.restored: set[str] = set()
         """Partitions whose object was tampered with, until the controller has written it again."""
+        self.on_step: Callable[[], None] = lambda: None
         self._is_tampering = False
-        self.check: Callable[[], None] = lambda: None
-        self._controllers: list[Program] = []
-        self._control_plane = ControlPlane(self.objects, chance)
-        for rack in range(racks):
-            partition = PartitionId(f"{uuid.UUID(int=rack + 1)}.1")
-            for number in range(nodes):
-                name = f"r{rack}-n{number:02d}"
-                address = f"10.0.{rack}.{number + 1}"
-                node = SimulatedNode(name, address, partition, directory / name, self.objects, chance, self.clock)
-                self.nodes[name] = node
-                self.kubelets[name] = Kubelet(node, self.objects, chance)
+        self._log = hashlib.blake2b(digest_size=8)
+        self._control_plane = ControlPlane(self.objects, self.generator("control plane"))
+        for rack in range(shape.racks):
+            for number in range(shape.nodes):
+                self._add_node(
+                    f"r{rack}-n{number:02d}", f"10.0.{rack}.{number + 1}", rack, shape.channels, directory
+                )
+        self.fabric.on_change = self.check
         self.storage.subscribe(self._on_change)
+
+    def _add_node(self, name: str, address: str, rack: int, channels: int, directory: Path) -> None:
+        hardware = SimulatedHardware(partition_of_rack(rack), channels)
+        self.nodes[name] = SimulatedNode(
+            name,
+            address,
+            hardware,
+            directory / name,
+            self.objects,
+            self.server,
+            self.fabric,
+            self.generator,
+            self.clock,
+        )
+        self.kubelets[name] = Kubelet(self.nodes[name], self.objects, self.generator(f"kubelet of {name}"))
+        self.kubelets[name].on_process = self.check
+
+    def generator(self, name: str) -> random.Random:
+        """Each part has its own, so that a change in one disturbs the others as little as possible."""
+        return random.Random(f"{self._seed}/{name}")
 
     @property
     def loop(self) -> VirtualLoop:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         return loop
+
+    @property
+    def digest(self) -> str:
+        """Of everything that happened: two runs with the same digest were the same."""
+        return self._log.hexdigest()
+
+    def record(self, event: str, content: bytes = b"") -> None:
+        self._log.update(f"{self.loop.time():.6f} {event} ".encode())
+        self._log.update(content)
+
+    def check(self) -> None:
+        # Outside of the program whose step led here: its disk may fail, or it may have been killed.
+        Context().run(self.on_step)
 
     def processes(self) -> Iterator[Process]:
         for kubelet in self.kubelets.values():
@@ -80,20 +127,21 @@ class SimulatedCluster:
             group.create_task(self._control_plane.run())
             for node in self.nodes.values():
                 self.register(node)
-                self.kubelets[node.name].on_process = lambda: self.check()
                 group.create_task(self.kubelets[node.name].run())
                 group.create_task(self.kubelets[node.name].reconcile())
                 group.create_task(self._keep_node_ready(node))
-                node.start_program(self.fabric, self._on_fabric_change)
+                node.start_program()
             for number in range(2):
                 group.create_task(self._keep_controller(number))
 
     def stop(self) -> None:
-        for program in [*self._controllers, *(node.program for node in self.nodes.values())]:
-            if program is not None:
-                program.kill()
+        for program in self.programs():
+            program.kill()
         for kubelet in self.kubelets.values():
             kubelet.reboot()
+
+    def programs(self) -> list[Program]:
+        return [*self.controllers.values(), *(p for node in self.nodes.values() for p in node.running())]
 
     # What the outside does to the cluster
 
@@ -103,30 +151,29 @@ class SimulatedCluster:
             self._set_ready(node.name, "True")
 
     def power_off(self, node: SimulatedNode) -> None:
-        node.powered = False
-        node.kill_program()
-        self.fabric.daemons.pop(node.name, None)
+        node.set_liveness(powered=False)
+        node.kill_programs()
+        node.disk.lose_power()
+        if daemon := self.fabric.daemons.get(node.name):
+            daemon.applied = None
         self.kubelets[node.name].reboot()
-        self.check()
+        self.fabric.notify()
 
     def power_on(self, node: SimulatedNode) -> None:
+        """`imex daemon` starts with the member list that it saved, before `imex node` says anything."""
         node.hardware.boot += 1
-        node.powered = True
-        self.fabric.daemons[node.name] = Daemon(node.address)
-        node.start_program(self.fabric, self._on_fabric_change)
+        node.set_liveness(powered=True)
+        saved = self.fabric.daemons.get(node.name)
+        daemon = self.fabric.daemons[node.name] = Daemon(node.address)
+        if saved is not None and saved.desired is not None:
+            daemon.accept(saved.desired, self.loop.time())
+        node.start_program()
+        self.fabric.notify()
         self.kubelets[node.name].wake()
 
-    def restart_program(self, node: SimulatedNode) -> None:
-        if node.powered and (node.program is None or not node.program.running):
-            node.start_program(self.fabric, self._on_fabric_change)
-
-    def kill_controller(self, number: int) -> None:
-        if number < len(self._controllers):
-            self._controllers[number].kill()
-
-    def links(self) -> list[Link]:
-        programs = [*self._controllers, *(node.program for node in self.nodes.values())]
-        return [program.link for program in programs if program is not None]
+    def ensure_program(self, node: SimulatedNode) -> None:
+        if node.powered and not node.running():
+            node.start_program()
 
     @contextmanager
     def tampering(self, partition: str) -> Iterator[None]:
@@ -139,18 +186,18 @@ class SimulatedCluster:
     # What Kubernetes does by itself
 
     async def _keep_node_ready(self, node: SimulatedNode) -> None:
-        missing_since: float | None = None
         while True:
-            now = asyncio.get_running_loop().time()
-            if node.powered and not node.link_is_cut:
-                missing_since = None
+            changed = node.liveness_changed
+            if node.is_alive:
                 self.register(node)
                 self._set_ready(node.name, "True")
-            else:
-                missing_since = now if missing_since is None else missing_since
-                if now - missing_since >= _GRACE:
-                    self._set_ready(node.name, "Unknown")
-            await asyncio.sleep(20.0)
+                await changed.wait()
+                await asyncio.sleep(1.0)
+                continue
+            await wait_any(changed, timeout=_GRACE)
+            if not node.is_alive and not changed.is_set():
+                self._set_ready(node.name, "Unknown")
+                await changed.wait()
 
     def _set_ready(self, name: str, status: str) -> None:
         node = self.storage.get(NODES, Key("", name))
@@ -160,30 +207,40 @@ class SimulatedCluster:
         self.objects.patch(NODES, Key("", name), {"status": {"conditions": [condition]}}, subresource="status")
 
     async def _keep_controller(self, number: int) -> None:
+        started, chance = 0, self.generator(f"restarts of controller {number}")
         while True:
-            link = Link(self.chance, watch_factor=WATCH_FACTOR)
-            program = Program(f"imex controller {number}", link)
-            self._controllers[number : number + 1] = [program]
-            program.start(self._controller(number, link))
+            started += 1
+            name = f"controller-{number}-{started}"
+            link = Link(self.generator(name), self.server, watch_factor=WATCH_FACTOR)
+            program = self.controllers[number] = Program(name, link)
+            program.start(self._controller(name, link))
             try:
                 await program.ended()
             except* LostLeadership:
                 pass
-            await asyncio.sleep(5.0 + 10.0 * self.chance.random())
+            await asyncio.sleep(5.0 + 10.0 * chance.random())
 
-    async def _controller(self, number: int, link: Link) -> None:
+    async def _controller(self, identity: str, link: Link) -> None:
         client = client_of("imex-controller", self.objects, link)
-        identity = f"controller-{number}-{self._new_uid()[:8]}"
         election = LeaderElection(client, LeaseKey(NAMESPACE, LEASE), identity, self.clock, _TIMING)
         await election.lead(lambda: Leader(client, identity, self.clock).run())
 
     def _on_change(self, change: Change) -> None:
-        if change.kind.plural == "nvlinkpartitions" and not self._is_tampering:
-            self.restored.discard(change.key.name)
+        self.record(f"{change.kind.plural} {change.key}", change.last.encoded)
+        if change.kind is PARTITIONS and not self._is_tampering:
+            # Conditions have other writers in the controller, which say nothing about channels.
+            if _planned(change.old) != _planned(change.new):
+                self.restored.discard(change.key.name)
             self.check()
-
-    def _on_fabric_change(self) -> None:
-        self.check()
 
     def _new_uid(self) -> str:
         return str(uuid.UUID(int=self.chance.getrandbits(128), version=4))
+
+
+def partition_of_rack(rack: int) -> PartitionId:
+    return PartitionId(f"{uuid.UUID(int=rack + 1)}.1")
+
+
+def _planned(partition: Stored | None) -> object:
+    status = partition.document.get("status", {}) if partition else {}
+    return {field: value for field, value in status.items() if field not in ("conditions", "summary")}

@@ -4,7 +4,11 @@ Two daemons are connected if both are READY, the network between their nodes is 
 address under the index with which the other runs. That is all IMEX knows of a domain.
 """
 
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.daemon.plan import Step, next_step, supersedes
@@ -15,9 +19,19 @@ _START = 2.0
 _RELOAD = 1.0
 
 
+class Ctl(Enum):
+    """How nvidia-imex-ctl behaves on a node."""
+
+    WORKS = auto()
+    FAILS = auto()
+    """It does not answer at all."""
+    NO_CONNECTIONS = auto()
+    """It tells the state, but not the connections."""
+
+
 @dataclass
 class Daemon:
-    """It survives the node program, not a reboot."""
+    """It survives the node program. Only the member list that it saved survives a reboot."""
 
     address: str
     applied: MemberList | None = None
@@ -25,32 +39,38 @@ class Daemon:
     ready_at: float = 0.0
     reload_at: float = 0.0
     desired: MemberList | None = None
+    ctl: Ctl = Ctl.WORKS
+    unready_until: float = 0.0
+    """When it was last not READY, or its ctl did not say so."""
 
-    def accept(self, member_list: MemberList, now: float) -> None:
-        """What `imex daemon` does with a list that `imex node` sends."""
+    def accept(self, member_list: MemberList, now: float) -> bool:
+        """What `imex daemon` does with a list that `imex node` sends; whether it changes anything."""
         if member_list.own_index < 0:
-            if self.desired is not None and self.desired.partition != member_list.partition:
+            leaves = self.desired is not None and self.desired.partition != member_list.partition
+            if leaves:
                 self.desired = self.applied = None
-            return
+                self.reload_at = 0.0
+            return leaves
         if member_list == self.desired or not supersedes(member_list, self.desired):
-            return
+            return False
         self.desired = member_list
         step = next_step(self.applied, member_list)
         if step in (Step.START, Step.RESTART):
-            self.applied, self.ready_at = member_list, now + _START
+            self.applied, self.ready_at, self.reload_at = member_list, now + _START, 0.0
         elif step is Step.UPDATE_HOSTS:
-            self.reload_at = now + _RELOAD
+            self.reload_at = self.reload_at or now + _RELOAD
         else:
             self.applied = member_list
+        return True
 
     def advance(self, now: float) -> None:
         """Applies a list whose reload time has come."""
         if self.applied is not None and self.desired is not None and 0 < self.reload_at <= now:
             self.applied, self.reload_at = self.desired, 0.0
 
-    def restart(self, now: float) -> None:
+    def restart(self, now: float, after: float = _START) -> None:
         if self.applied is not None:
-            self.applied, self.ready_at, self.reload_at = self.desired, now + _START, 0.0
+            self.applied, self.ready_at, self.reload_at = self.desired, now + after, 0.0
 
     def is_ready(self, now: float) -> bool:
         return self.applied is not None and now >= self.ready_at
@@ -62,6 +82,34 @@ class Fabric:
 
     daemons: dict[str, Daemon] = field(default_factory=dict)
     cuts: set[frozenset[str]] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at the next change; take it before reading anything."""
+    on_change: Callable[[], None] = lambda: None
+    _outside: Context = field(default_factory=Context)
+    """Daemons go on while the program that sent them a list hangs."""
+
+    def notify(self) -> None:
+        """After every change. A daemon that starts or reloads changes by itself a little later."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for daemon in self.daemons.values():
+            daemon.advance(now)
+            if not daemon.is_ready(now) or daemon.ctl is Ctl.FAILS:
+                daemon.unready_until = now
+            for due in (daemon.ready_at, daemon.reload_at):
+                if due > now and daemon.applied is not None:
+                    loop.call_at(due + 0.001, self._advance, daemon, due, context=self._outside)
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+        self.on_change()
+
+    def _advance(self, daemon: Daemon, due: float) -> None:
+        if daemon.ready_at == due:
+            daemon.ready_at = 0.0
+            daemon.unready_until = due
+            self.notify()
+        elif daemon.reload_at == due:
+            self.notify()
 
     def connected(self, one: str, other: str, now: float) -> bool:
         a, b = self.daemons.get(one), self.daemons.get(other)
@@ -74,15 +122,17 @@ class Fabric:
         daemon = self.daemons.get(node)
         if daemon is None or daemon.applied is None:
             return DaemonState()
-        daemon.advance(now)
         applied = daemon.applied
+        identity = (applied.partition, applied.own_index, applied.generation)
+        if daemon.ctl is Ctl.FAILS:
+            return DaemonState(ImexState.UNAVAILABLE, *identity)
         if not daemon.is_ready(now):
-            return DaemonState(ImexState.INITIALIZING, applied.partition, applied.own_index, applied.generation)
+            return DaemonState(ImexState.INITIALIZING, *identity)
+        if daemon.ctl is Ctl.NO_CONNECTIONS:
+            return DaemonState(ImexState.READY, *identity, None, unreported_since="2026-01-01T00:00:00Z")
         others = {name: other.applied for name, other in self.daemons.items() if name != node and other.applied}
         indexes = sorted(o.own_index for name, o in others.items() if self.connected(node, name, now))
-        return DaemonState(
-            ImexState.READY, applied.partition, applied.own_index, applied.generation, tuple(indexes)
-        )
+        return DaemonState(ImexState.READY, *identity, tuple(indexes))
 
 
 def _expects(daemon: Daemon, other: Daemon) -> bool:

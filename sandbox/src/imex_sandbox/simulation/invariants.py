@@ -1,151 +1,148 @@
-"""What must hold after every step, and what must be true when all faults are over.
+"""What must hold after every step.
 
-`sharing` is the promise of the product: no two ComputeDomains can map each other's memory. `reuse` is stronger:
-no number belongs to a ComputeDomain while a live process of another may hold it.
+Each check compares what is true (processes, daemons, files on disk) with what must never be, and uses nothing of
+the code under test. `sharing` is the promise of the product: no two ComputeDomains can map each other's memory.
+The others are what it rests on.
 """
 
+import json
+from collections.abc import Iterator
 from itertools import combinations
+from typing import NamedTuple
 
-from imex_sandbox.embedded.kinds import KINDS, PODS
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.simulation.cluster import SimulatedCluster
+from imex_sandbox.simulation.kinds import PARTITIONS
 from imex_sandbox.simulation.kubelet import Process
-from imex_sandbox.simulation.scheduling import CLAIMS
-
-PARTITIONS = next(kind for kind in KINDS if kind.plural == "nvlinkpartitions")
-DOMAINS = next(kind for kind in KINDS if kind.plural == "computedomains")
 
 
 class Violation(AssertionError):
-    pass
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(f"{name}: {cause}")
+        self.name = name
 
 
-def check_sharing(cluster: SimulatedCluster) -> None:
-    now = cluster.loop.time()
-    by_channel: dict[int, list[Process]] = {}
-    for process in cluster.processes():
-        if process.channel >= 0:
-            by_channel.setdefault(process.channel, []).append(process)
-    for channel, processes in by_channel.items():
-        for one, other in combinations(processes, 2):
-            if one.domain == other.domain:
-                continue
-            if one.node == other.node or cluster.fabric.connected(one.node, other.node, now):
-                raise Violation(
-                    f"channel {channel} is used by ComputeDomain {one.domain} on {one.node} and by {other.domain}"
-                    f" on {other.node}, and the two nodes are connected"
-                )
+class Holder(NamedTuple):
+    what: str
+    node: str
+    partition: str
+    domain: str
+    channel: int
 
 
-def check_indexes(cluster: SimulatedCluster) -> None:
-    """Two live daemons of one partition never run with the same index while a third accepts both."""
-    now = cluster.loop.time()
-    taken: dict[tuple[str, int, str], str] = {}
-    for name, daemon in cluster.fabric.daemons.items():
-        if daemon.applied is None or not daemon.is_ready(now):
-            continue
-        for other in cluster.fabric.daemons:
-            if other != name and cluster.fabric.connected(other, name, now):
-                place = (daemon.applied.partition, daemon.applied.own_index, other)
-                if taken.setdefault(place, name) != name:
-                    raise Violation(f"{other} is connected to {name} and {taken[place]} under one index")
+class Invariants:
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self._cluster = cluster
+        self._checked: dict[str, object] = {}
+        """By node: the processes, and the state of the disk, that were compared last."""
+        self._prepared: dict[tuple[str, int], list[Holder]] = {}
+        """By node and boot: what containers could be given at any time."""
 
+    def check(self) -> None:
+        """Raises Violation."""
+        self._check_sharing()
+        self._check_daemons()
+        self._check_checkpoints()
+        self._check_partitions()
 
-def check_reuse(cluster: SimulatedCluster) -> None:
-    for key, stored in cluster.objects.storage.all(PARTITIONS):
-        status = stored.document.get("status", {})
-        if status.get("pendingReports") or key.name in cluster.restored:
-            continue
-        assigned = {
-            entry["channel"]: entry["computeDomain"]["uid"]
-            for entry in status.get("channels", ())
-            if entry["state"] == "Assigned"
-        }
+    def _check_sharing(self) -> None:
+        cluster, now = self._cluster, self._cluster.loop.time()
+        by_channel: dict[int, list[Process]] = {}
         for process in cluster.processes():
-            node = cluster.nodes[process.node]
-            if node.hardware.partition != key.name:
+            if process.channel >= 0:
+                by_channel.setdefault(process.channel, []).append(process)
+        for channel, processes in by_channel.items():
+            for one, other in combinations(processes, 2):
+                if one.domain == other.domain:
+                    continue
+                if one.node == other.node or cluster.fabric.connected(one.node, other.node, now):
+                    cause = f"channel {channel} is used by {one.domain} on {one.node} and by {other.domain}"
+                    raise Violation("shared channel", f"{cause} on {other.node}, and the nodes are connected")
+
+    def _check_daemons(self) -> None:
+        """No daemon is connected to two others under one index."""
+        cluster, now = self._cluster, self._cluster.loop.time()
+        by_index: dict[tuple[str, int], list[str]] = {}
+        for name, daemon in cluster.fabric.daemons.items():
+            if daemon.applied is not None and daemon.is_ready(now):
+                by_index.setdefault((daemon.applied.partition, daemon.applied.own_index), []).append(name)
+        for (_, index), names in by_index.items():
+            for one, other in combinations(names, 2):
+                for third in cluster.fabric.daemons:
+                    if cluster.fabric.connected(third, one, now) and cluster.fabric.connected(third, other, now):
+                        raise Violation("shared index", f"{third} is connected to {one} and {other} as {index}")
+
+    def _check_partitions(self) -> None:
+        for key, stored in self._cluster.storage.all(PARTITIONS):
+            status = stored.document.get("status", {})
+            _check_members(key.name, status)
+            # An object that was lost, or restored from a backup, says nothing until the nodes have reported.
+            if status.get("pendingReports") or not status.get("epoch") or key.name in self._cluster.restored:
                 continue
-            owner = assigned.get(process.channel)
-            if owner is not None and owner != process.domain:
-                raise Violation(
-                    f"channel {process.channel} of {key.name} is assigned to {owner}, but a process of"
-                    f" {process.domain} on {process.node} holds it"
-                )
+            entries = {entry["channel"]: entry for entry in status.get("channels", ())}
+            for holder in self._holders():
+                if holder.partition == key.name and holder.channel >= 0:
+                    _check_assignment(entries.get(holder.channel), holder)
+
+    def _holders(self) -> Iterator["Holder"]:
+        for process in self._cluster.processes():
+            yield Holder("a process", process.node, process.partition, process.domain, process.channel)
+        for node in self._cluster.nodes.values():
+            if node.powered:
+                yield from self._prepared.get((node.name, node.hardware.boot), ())
+
+    def _check_checkpoints(self) -> None:
+        """Every process with a channel is in the checkpoint of its node: only this survives the node program."""
+        for name, kubelet in self._cluster.kubelets.items():
+            node = kubelet.node
+            state = (tuple(kubelet.processes), len(kubelet.finished), node.disk.changes)
+            if self._checked.get(name) == state:
+                continue
+            self._checked[name] = state
+            claims = read_checkpoint(node.checkpoint.read_bytes()) if node.checkpoint.exists() else None
+            if again := kubelet.finished.intersection(claims or ()):
+                raise Violation("prepared after its unprepare", f"{name}: {sorted(again)}")
+            if claims is not None:
+                boot_id = f"boot-{node.hardware.boot}"
+                self._prepared[name, node.hardware.boot] = [
+                    Holder("a prepared claim", name, claim["partition"], claim["domainUid"], claim["channel"])
+                    for claim in claims.values()
+                    if claim["bootId"] == boot_id
+                ]
+            for process in kubelet.processes.values():
+                if process.told != process.channel:
+                    raise Violation("wrong environment", f"{process} was told another channel")
+                # Without a readable file, the CDI specs are the record.
+                if claims is None:
+                    continue
+                claim = claims.get(process.claim, {})
+                if (claim.get("domainUid"), claim.get("channel")) != (process.domain, process.channel):
+                    cause = f"{process} is not in the checkpoint, which has {sorted(claims)}"
+                    raise Violation("process without checkpoint", cause)
 
 
-def check_every_step(cluster: SimulatedCluster) -> None:
-    check_sharing(cluster)
-    check_indexes(cluster)
-    check_reuse(cluster)
+def _check_members(partition: str, status: Json) -> None:
+    for name in ("index", "node"):
+        values = [member.get(name) for member in status.get("members", ())]
+        if len(values) != len(set(values)):
+            raise Violation("ambiguous member list", f"{partition}: two members have one {name}: {values}")
 
 
-def problems_at_rest(cluster: SimulatedCluster) -> list[str]:
-    """What is still wrong although all faults ended a while ago."""
-    return [*_pods(cluster), *_disks(cluster), *_deletions(cluster), *_partitions(cluster), *_domains(cluster)]
+def read_checkpoint(content: bytes) -> dict[str, Json] | None:
+    """The claims, by UID; None if the file is damaged."""
+    try:
+        claims: dict[str, Json] = json.loads(json.loads(content)["payload"]).get("claims", {})
+    except ValueError:
+        return None
+    return claims
 
 
-def _pods(cluster: SimulatedCluster) -> list[str]:
-    running = {process.pod for process in cluster.processes()}
-    found = []
-    for key, stored in cluster.objects.storage.all(PODS):
-        pod, uid = stored.document, stored.document["metadata"]["uid"]
-        if pod["metadata"].get("deletionTimestamp"):
-            found.append(f"pod {key.name} is still being deleted")
-        elif not pod["spec"].get("nodeName"):
-            found.append(f"pod {key.name} is not scheduled")
-        elif uid not in running:
-            kubelet = cluster.kubelets[pod["spec"]["nodeName"]]
-            found.append(
-                f"pod {key.name} does not run on {kubelet.node.name}: {kubelet.errors.get(uid, 'no error')}"
-            )
-    return found
-
-
-def _disks(cluster: SimulatedCluster) -> list[str]:
-    claims = {stored.document["metadata"]["uid"] for _, stored in cluster.objects.storage.all(CLAIMS)}
-    found = []
-    for node in cluster.nodes.values():
-        prepared = node.prepared_claims()
-        checkpoint = prepared.read()
-        specs = prepared.specs.claims()
-        if leaked := checkpoint.claims.keys() - claims:
-            found.append(f"{node.name}: checkpoint entries without a claim: {sorted(leaked)}")
-        if specs != checkpoint.claims.keys():
-            found.append(f"{node.name}: CDI specs {sorted(specs)}, checkpoint {sorted(checkpoint.claims)}")
-    return found
-
-
-def _deletions(cluster: SimulatedCluster) -> list[str]:
-    return [
-        f"ComputeDomain {key.name} is still being deleted"
-        for key, stored in cluster.objects.storage.all(DOMAINS)
-        if stored.document["metadata"].get("deletionTimestamp")
-    ]
-
-
-def _partitions(cluster: SimulatedCluster) -> list[str]:
-    found = []
-    for key, stored in cluster.objects.storage.all(PARTITIONS):
-        status = stored.document.get("status", {})
-        members = [m for m in status.get("members", ()) if m["state"] == "Ready"]
-        expected = sorted(n.name for n in cluster.nodes.values() if n.hardware.partition == key.name)
-        if sorted(member["node"] for member in members) != expected:
-            found.append(f"{key.name}: members {_brief(status)}, expected {expected}")
-        if status.get("pendingReports"):
-            found.append(f"{key.name}: waits for reports of {status['pendingReports']}")
-    return found
-
-
-def _domains(cluster: SimulatedCluster) -> list[str]:
-    """The status says the truth: all pods of every ComputeDomain run."""
-    used = {process.domain for process in cluster.processes()}
-    return [
-        f"ComputeDomain {key.name} is {stored.document.get('status', {}).get('status')}"
-        for key, stored in cluster.objects.storage.all(DOMAINS)
-        if stored.document["metadata"]["uid"] in used
-        and stored.document.get("status", {}).get("status") != "Ready"
-    ]
-
-
-def _brief(status: Json) -> list[str]:
-    return [f"{member['node']} {member['state']}" for member in status.get("members", ())]
+def _check_assignment(entry: Json | None, holder: "Holder") -> None:
+    """The partition knows of every channel that a process has or could have, until that has ended."""
+    where = f"channel {holder.channel} of {holder.partition}"
+    who = f"{holder.what} of {holder.domain} on {holder.node}"
+    uid = entry["computeDomain"].get("uid", "") if entry else ""
+    if entry is not None and entry["state"] == "Assigned" and uid != holder.domain:
+        raise Violation("channel reused", f"{where} is assigned to {uid}, but {who} holds it")
+    if uid not in (holder.domain, "") or entry is None:
+        raise Violation("channel forgotten", f"{who} holds {where}, but the partition does not know it")

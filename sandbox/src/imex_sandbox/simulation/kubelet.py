@@ -13,15 +13,15 @@ from typing import NamedTuple
 from imex_dra.base.errors import ImexError
 from imex_dra.cdi.directory import Directory
 from imex_dra.dra.plugin import ClaimId
-from imex_sandbox.embedded.kinds import PODS, find_kind
+from imex_sandbox.embedded.kinds import PODS
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
 from imex_sandbox.embedded.storage import Change, Key
+from imex_sandbox.simulation.kinds import CLAIMS
 from imex_sandbox.simulation.node import SimulatedNode
 from imex_sandbox.simulation.process import Killed
 
 _CALL_LIMIT = 45.0
-CLAIMS = find_kind("resource.k8s.io", "v1", "resourceclaims")
 
 
 class Process(NamedTuple):
@@ -29,10 +29,16 @@ class Process(NamedTuple):
 
     pod: str
     """UID."""
+    claim: str
+    """UID."""
     node: str
+    partition: str
+    """Whose channel it is: the node may have moved since it was prepared."""
     domain: str
     channel: int
-    """-1: none."""
+    """The device that it can open; -1: none."""
+    told: int
+    """The channel in its environment."""
 
 
 class Kubelet:
@@ -46,17 +52,20 @@ class Kubelet:
         self._chance = chance
         self._claims: dict[str, ClaimId] = {}
         """By UID: the kubelet's own checkpoint."""
+        self.finished: set[str] = set()
+        """UIDs of claims that were unprepared, and not prepared again since the node booted."""
         self._active: set[str] = set()
         """UIDs of claims that a worker takes care of."""
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self.on_process: Callable[[], None] = lambda: None
+        self.on_refusal: Callable[[str, str], None] = lambda pod, error: None
         objects.storage.subscribe(self._on_change)
 
     async def run(self) -> None:
         while True:
             self._changed.clear()
-            if self.node.powered and not self.node.link_is_cut:
+            if self.node.is_alive:
                 for key, pod in self._bound_pods():
                     uid = pod["metadata"]["uid"]
                     if uid not in self._workers:
@@ -67,7 +76,7 @@ class Kubelet:
         """Unprepares claims of pods that are gone, as the real kubelet does, only less often."""
         while True:
             await asyncio.sleep(300.0)
-            if not self.node.powered or self.node.link_is_cut:
+            if not self.node.is_alive:
                 continue
             used = {claim.uid for key, pod in self._bound_pods() for claim in self._claims_of(key, pod)}
             idle = [claim for uid, claim in self._claims.items() if uid not in used | self._active]
@@ -83,7 +92,12 @@ class Kubelet:
             worker.cancel()
         self._workers.clear()
         self.processes.clear()
+        self.finished.clear()
         self.on_process()
+
+    def forget(self) -> None:
+        """Another machine: the kubelet starts with an empty disk."""
+        self._claims = {}
 
     def _bound_pods(self) -> list[tuple[Key, Json]]:
         found = self._objects.storage.all(PODS)
@@ -92,7 +106,7 @@ class Kubelet:
         ]
 
     def _on_change(self, change: Change) -> None:
-        if change.kind is PODS:
+        if change.kind is PODS and change.last.document["spec"].get("nodeName") == self.node.name:
             self._changed.set()
 
     async def _run_pod(self, key: Key, pod: Json) -> None:
@@ -101,13 +115,15 @@ class Kubelet:
         try:
             while not await self._is_deleted(key, uid) and not await self._prepare_all(uid, claims):
                 await self._pause(key, uid, 60.0 + 30.0 * self._chance.random())
-            if all(claim.uid in self._claims for claim in claims) and not await self._is_deleted(key, uid):
-                self._start(uid, claims)
+            while not await self._is_deleted(key, uid) and not self._start(uid, claims):
+                await self._pause(key, uid, 10.0 + 10.0 * self._chance.random())
             while not await self._is_deleted(key, uid):
                 await self._next_change()
-            await asyncio.sleep(10.0 * self._chance.random())
-            self.processes.pop(uid, None)
-            self.on_process()
+            # A container that hangs in the kernel ends late.
+            longest = 10.0 if self._chance.random() < 0.9 else 600.0
+            await asyncio.sleep(longest * self._chance.random())
+            if self.processes.pop(uid, None) is not None:
+                self.on_process()
             while not await self._unprepare_all(claims):  # noqa: ASYNC110 - the kubelet polls, too
                 await asyncio.sleep(60.0 + 30.0 * self._chance.random())
             self._delete(key, uid)
@@ -118,11 +134,14 @@ class Kubelet:
 
     async def _prepare_all(self, uid: str, claims: list[ClaimId]) -> bool:
         self._remember(self._claims | {claim.uid: claim for claim in claims})
+        self.finished -= {claim.uid for claim in claims}
         for claim in claims:
             try:
                 await self._call("prepare", claim)
             except (ImexError, ConnectionError, TimeoutError) as error:
                 self.errors[uid] = str(error) or type(error).__name__
+                if isinstance(error, ImexError):
+                    self.on_refusal(uid, self.errors[uid])
                 return False
         self.errors.pop(uid, None)
         return True
@@ -134,42 +153,56 @@ class Kubelet:
             except (ImexError, ConnectionError, TimeoutError, OSError):
                 return False
         done = {claim.uid for claim in claims}
+        self.finished |= done
         self._remember({uid: claim for uid, claim in self._claims.items() if uid not in done})
         return True
 
     async def _call(self, method: str, claim: ClaimId) -> None:
-        """A gRPC call: it fails if the program is not there, and if it is killed meanwhile."""
+        """A gRPC call: it fails if there is no program, and if it is killed meanwhile. During an update either
+        program may get it.
+        """
         await asyncio.sleep(0.01 * self._chance.random())
-        program, preparer = self.node.program, self.node.preparer
-        if program is None or not program.running or preparer is None:
+        serving = [program for program in self.node.running() if program.preparer is not None]
+        if not serving:
             raise ConnectionError("the plugin is not registered")
-        call = program.call(getattr(preparer, method)(claim))
+        program = serving[-1] if self._chance.random() < 0.7 else self._chance.choice(serving)
+        call = program.call(getattr(program.preparer, method)(claim))
+        death = asyncio.ensure_future(program.death.wait())
         try:
-            async with asyncio.timeout(_CALL_LIMIT):
-                while not call.done():
-                    if program.killed:
-                        raise ConnectionError("the plugin died")
-                    await asyncio.wait({call}, timeout=1.0)
-                await call
+            await asyncio.wait({call, death}, timeout=_CALL_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+            if program.killed or not call.done():
+                raise ConnectionError("the plugin died" if program.killed else "no answer in time")
+            await call
         except Killed:
             raise ConnectionError("the plugin died") from None
         finally:
-            call.cancel()
+            # The program may learn too late, or never, that the kubelet has given up.
+            if call.done() or self._chance.random() < 0.5:
+                call.cancel()
+            else:
+                call.add_done_callback(_ignore_result)
+            death.cancel()
 
-    def _start(self, uid: str, claims: list[ClaimId]) -> None:
+    def _start(self, uid: str, claims: list[ClaimId]) -> bool:
+        """Whether the runtime could create the container."""
         for claim in claims:
             spec = Directory(self.node.root / "cdi").read(claim.uid)
             if spec is None:
                 self.errors[uid] = f"CDI device {claim.uid} does not exist"
-                return
+                return False
             edits = spec.devices[0].container_edits
             domain = next(e.partition("=")[2] for e in edits.env if e.startswith("COMPUTE_DOMAIN_UUID="))
+            told = next(e.partition("=")[2] for e in edits.env if e.startswith("COMPUTE_DOMAIN_CHANNEL="))
             channel = edits.device_nodes[0].minor if edits.device_nodes else -1
-            self.processes[uid] = Process(uid, self.node.name, domain, channel)
+            partition = json.loads(spec.annotations["imex-dra.io/prepared-claim"])["partition"]
+            self.processes[uid] = Process(
+                uid, claim.uid, self.node.name, partition, domain, channel, int(told or -1)
+            )
+        self.errors.pop(uid, None)
         self.on_process()
+        return True
 
     def _claims_of(self, key: Key, pod: Json) -> list[ClaimId]:
-        assert CLAIMS is not None
         uid = pod["metadata"]["uid"]
         found = self._objects.storage.all(CLAIMS, key.namespace)
         return [
@@ -180,7 +213,7 @@ class Kubelet:
 
     async def _is_deleted(self, key: Key, uid: str) -> bool:
         """As far as the kubelet can know: without a network it keeps what it has."""
-        while not self.node.powered or self.node.link_is_cut:
+        while not self.node.is_alive:
             await self._next_change()
         pod = self._objects.storage.get(PODS, key)
         return (
@@ -213,3 +246,8 @@ class Kubelet:
         self._claims = claims
         content = {"Data": json.dumps([{"ClaimUID": uid} for uid in sorted(claims)])}
         self.node.kubelet_checkpoint.write_text(json.dumps(content))
+
+
+def _ignore_result(call: "asyncio.Task[object]") -> None:
+    if not call.cancelled():
+        call.exception()

@@ -2,27 +2,33 @@
 
 No sockets, no threads, no real clock. What would run in a thread (`asyncio.to_thread`) runs on the loop, at once,
 so that the order of everything depends only on the seed.
+
+A step can belong to a program (`owner`), which may hold it back: a program that hangs, or was killed.
 """
 
 import asyncio
+import heapq
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
-class VirtualSelector(selectors.BaseSelector):
-    """There are no files to wait for: a wait lets the time pass."""
+class Owner(Protocol):
+    def admits(self, step: asyncio.Handle) -> bool:
+        """Whether the step may run now. If not, the owner keeps it."""
 
-    def __init__(self) -> None:
-        self.time = 0.0
+
+owner: ContextVar[Owner | None] = ContextVar("owner", default=None)
+
+
+class VirtualSelector(selectors.BaseSelector):
+    """There are no files to wait for."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise Deadlock("every task waits, and no timer is set")
-        self.time += max(0.0, timeout)
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -53,28 +59,32 @@ class NumberedTask(asyncio.Task[Any]):
         return self._number
 
 
-class NumberedFuture(asyncio.Future[Any]):
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._number = next(_numbers)
-        super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self._number
-
-
 class VirtualLoop(asyncio.SelectorEventLoop):
+    _ready: Any
+
     def __init__(self) -> None:
-        self._virtual = VirtualSelector()
-        super().__init__(self._virtual)
+        self._now = 0.0
+        self.steps = 0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        """With a number, so that timers for the same time run in the order in which they were set."""
+        super().__init__(VirtualSelector())
         self.set_task_factory(lambda loop, coroutine, **options: NumberedTask(coroutine, loop=loop, **options))
         # Large enough for the rounding of sums of seconds, far too small to matter.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
-        return self._virtual.time
+        return self._now
 
-    def create_future(self) -> asyncio.Future[Any]:
-        return NumberedFuture(loop=self)
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(_numbers), timer))
+        return timer
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
         future: asyncio.Future[T] = self.create_future()
@@ -83,6 +93,31 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except BaseException as error:
             future.set_exception(error)
         return future
+
+    def _run_once(self) -> None:
+        """As asyncio does it, without files, and with a clock that does not wait."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not ready:
+            if not timers:
+                raise Deadlock("every task waits, and no timer is set")
+            self._now = max(self._now, timers[0][0])
+        due = self._now + self._clock_resolution
+        while timers and timers[0][0] < due:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            step = ready.popleft()
+            if step._cancelled:
+                continue
+            program = step._context.get(owner)
+            if program is None or program.admits(step):
+                self.steps += 1
+                step._run()
+
+    def resume(self, steps: list[asyncio.Handle]) -> None:
+        """Runs steps that their owner has held back."""
+        self._ready.extend(steps)
 
     def _make_self_pipe(self) -> None:
         """Only signals and other threads need it."""

@@ -1,4 +1,4 @@
-"""A simulated node: hardware, disk, IMEX daemon, the real node program, and a kubelet with its processes."""
+"""A simulated node: hardware, disk, IMEX daemon, and the real node program, of which there can be two at once."""
 
 import asyncio
 import random
@@ -9,6 +9,7 @@ from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import Fabric as FabricReport
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.clock import Clock
+from imex_dra.base.waiting import wait_any
 from imex_dra.cdi.directory import Directory
 from imex_dra.cdi.spec import ContainerEdits, DeviceNode
 from imex_dra.hardware.protocol import Reading
@@ -18,26 +19,27 @@ from imex_dra.node.devices import DevicePublisher
 from imex_dra.node.lasting import follow_lasting_facts
 from imex_dra.node.prepare import ClaimPreparer
 from imex_dra.node.prepared import PreparedClaims
+from imex_dra.node.program import publisher_lock
 from imex_dra.node.report import NodeReporter
 from imex_dra.node.state import NodeState, follow_hardware, follow_partition, member_list_for_daemon
 from imex_dra.node.sweep import KUBELET_CHECKPOINT, follow_driver, sweep_forever
 from imex_sandbox.embedded.objects import Objects
+from imex_sandbox.simulation.disk import Disk
 from imex_sandbox.simulation.imex import Daemon, Fabric
-from imex_sandbox.simulation.network import Link, client_of
+from imex_sandbox.simulation.network import ApiServer, Link, client_of
 from imex_sandbox.simulation.process import Program
 
-_POLL_PERIOD = 15.0
 _REPORT_PERIOD = 600.0
+_SWEEP_PERIOD = 300.0
 WATCH_FACTOR = 12.0
-CHANNEL_COUNT = 12
-"""Few, so that numbers are reused soon."""
 
 
 class SimulatedHardware:
-    period = 30.0
+    period = 60.0
 
-    def __init__(self, partition: PartitionId) -> None:
+    def __init__(self, partition: PartitionId, channel_count: int) -> None:
         self.partition = partition
+        self.channel_count = channel_count
         self.boot = 1
         self.major = 500
         self.broken = ""
@@ -47,12 +49,15 @@ class SimulatedHardware:
             fabric, partition = FabricReport(FabricState.BROKEN, self.broken), PartitionId("")
         else:
             fabric, partition = FabricReport(FabricState.OK), self.partition
-        return Reading(
-            fabric, partition, "580.1", CHANNEL_COUNT, boot_id=f"boot-{self.boot}", channel_major=self.major
-        )
+        boot_id = f"boot-{self.boot}"
+        return Reading(fabric, partition, "580.1", self.channel_count, boot_id=boot_id, channel_major=self.major)
 
     def container_edits(self, channel: int) -> ContainerEdits:
         return ContainerEdits(device_nodes=(DeviceNode(f"/dev/channel{channel}", self.major, channel, "c"),))
+
+
+class NodeProgram(Program):
+    preparer: ClaimPreparer | None = None
 
 
 class SimulatedNode:
@@ -62,23 +67,33 @@ class SimulatedNode:
         self,
         name: str,
         address: str,
-        partition: PartitionId,
+        hardware: SimulatedHardware,
         root: Path,
         objects: Objects,
-        chance: random.Random,
+        server: ApiServer,
+        fabric: Fabric,
+        generator: Callable[[str], random.Random],
         clock: Clock,
     ) -> None:
         self.name = name
         self.address = address
-        self.hardware = SimulatedHardware(partition)
+        self.hardware = hardware
         self.root = root
         self.powered = True
-        self.link_is_cut = False
-        self.program: Program | None = None
-        self.preparer: ClaimPreparer | None = None
+        self.is_cut = False
+        """Off from the API."""
+        self.liveness_changed = asyncio.Event()
+        """Set at the next change; take it before reading."""
+        self.programs: list[NodeProgram] = []
+        """Those that run; the newest is the last one."""
+        self.disk = Disk(root, generator(f"disk of {name}"), clock.monotonic)
+        self.ctl_delay = 1.0
         self._objects = objects
-        self._chance = chance
+        self._server = server
+        self._fabric = fabric
+        self._generator = generator
         self._clock = clock
+        self._started = 0
         (root / "plugin").mkdir(parents=True)
         (root / "cdi").mkdir()
 
@@ -86,51 +101,76 @@ class SimulatedNode:
     def kubelet_checkpoint(self) -> Path:
         return self.root / KUBELET_CHECKPOINT
 
-    def prepared_claims(self) -> PreparedClaims:
-        file = CheckpointFile(self.root / "plugin/imex-dra.json")
-        return PreparedClaims(self.name, file, Directory(self.root / "cdi"), self.hardware)
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "plugin/imex-dra.json"
 
-    def start_program(self, fabric: Fabric, on_change: Callable[[], None]) -> None:
-        link = Link(self._chance, watch_factor=WATCH_FACTOR, is_cut=self.link_is_cut)
-        self.program = Program(f"imex node on {self.name}", link)
-        client = client_of("imex-node", self._objects, link)
-        self.program.start(self._main(client, fabric, on_change))
+    def start_program(self) -> None:
+        self._started += 1
+        name = f"imex node {self._started} on {self.name}"
+        link = Link(self._generator(name), self._server, watch_factor=WATCH_FACTOR, cut=self.is_cut)
+        program = NodeProgram(name, link, self.disk)
+        self.programs = [*self.running(), program]
+        program.start(self._main(program, client_of("imex-node", self._objects, link)))
 
-    def kill_program(self) -> None:
-        if self.program is not None:
-            self.program.kill()
-        self.preparer = None
+    def running(self) -> list[NodeProgram]:
+        return [program for program in self.programs if program.running]
+
+    def kill_programs(self) -> None:
+        for program in self.programs:
+            program.kill()
+        self.programs = []
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its kubelet can report."""
+        return self.powered and not self.is_cut
+
+    def set_liveness(self, *, powered: bool | None = None, is_cut: bool | None = None) -> None:
+        self.powered = self.powered if powered is None else powered
+        self.is_cut = self.is_cut if is_cut is None else is_cut
+        changed, self.liveness_changed = self.liveness_changed, asyncio.Event()
+        changed.set()
 
     def cut(self, *, cut: bool) -> None:
-        self.link_is_cut = cut
-        if self.program is not None:
-            self.program.link.is_cut = cut
+        self.set_liveness(is_cut=cut)
+        for program in self.programs:
+            program.link.cut = cut
 
-    async def _main(self, client: Client, fabric: Fabric, on_change: Callable[[], None]) -> None:
-        state, clock = NodeState(self.name), self._clock
-        prepared = self.prepared_claims()
-        preparer = ClaimPreparer(client, state, prepared, clock)
-        self.preparer = preparer
-        state.update(is_publisher=True)
-        reporter = NodeReporter(client, state, prepared, clock, address=self.address, period=_REPORT_PERIOD)
-        publisher = DevicePublisher(client, state, clock)
+    async def _main(self, program: NodeProgram, client: Client) -> None:
+        """As in `imex_dra.node.program.run`, without gRPC and the socket to `imex daemon`."""
+        state, clock, chance = NodeState(self.name), self._clock, program.link.chance
+        checkpoint = CheckpointFile(self.checkpoint)
+        prepared = PreparedClaims(self.name, checkpoint, Directory(self.root / "cdi"), self.hardware)
+        program.preparer = ClaimPreparer(client, state, prepared, clock)
         async with asyncio.TaskGroup() as group:
             group.create_task(follow_hardware(self.hardware, state))
             group.create_task(follow_partition(client, state))
-            group.create_task(self._follow_daemon(state, fabric, on_change))
+            group.create_task(self._follow_daemon(program, state, chance))
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
+            reporter = NodeReporter(client, state, prepared, clock, address=self.address, period=_REPORT_PERIOD)
+            group.create_task(self._publish(state, reporter, DevicePublisher(client, state, clock)))
+            group.create_task(
+                sweep_forever(client, state, prepared, self.kubelet_checkpoint, period=_SWEEP_PERIOD)
+            )
+
+    async def _publish(self, state: NodeState, reporter: NodeReporter, publisher: DevicePublisher) -> None:
+        async with publisher_lock(self.root / "plugin/publisher.lock"), asyncio.TaskGroup() as group:
+            state.update(is_publisher=True)
             group.create_task(reporter.run())
             group.create_task(publisher.run())
-            group.create_task(sweep_forever(client, state, prepared, self.kubelet_checkpoint, period=300.0))
 
-    async def _follow_daemon(self, state: NodeState, fabric: Fabric, on_change: Callable[[], None]) -> None:
+    async def _follow_daemon(self, program: NodeProgram, state: NodeState, chance: random.Random) -> None:
         """Stands for the link to `imex daemon`: sends member lists, receives states."""
-        loop = asyncio.get_running_loop()
-        while True:
+        fabric, loop = self._fabric, asyncio.get_running_loop()
+        while not program.killed:
             daemon = fabric.daemons.setdefault(self.name, Daemon(self.address))
-            if (member_list := member_list_for_daemon(state.snapshot)) is not None:
-                daemon.accept(member_list, loop.time())
-                on_change()
+            changed, daemons_changed = state.changed, fabric.changed
+            member_list = member_list_for_daemon(state.snapshot)
+            if member_list is not None and daemon.accept(member_list, loop.time()):
+                fabric.notify()
+                continue
             state.update(daemon=fabric.state(self.name, loop.time()))
-            await asyncio.sleep(_POLL_PERIOD * (0.5 + self._chance.random()))
+            await wait_any(changed, daemons_changed)
+            await asyncio.sleep(self.ctl_delay * (0.2 + chance.random()))

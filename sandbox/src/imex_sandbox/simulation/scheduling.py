@@ -4,22 +4,15 @@ import asyncio
 import random
 
 from imex_sandbox.embedded.garbage import collect
-from imex_sandbox.embedded.kinds import KINDS, PODS, Kind, find_kind
+from imex_sandbox.embedded.kinds import KINDS, PODS
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.embedded.storage import Change, Key
+from imex_sandbox.simulation.kinds import CLAIMS, NODES, SLICES, TEMPLATES
 
 _DRIVER = "compute-domain.nvidia.com"
 
 
-def _kind(plural: str) -> Kind:
-    found = find_kind("resource.k8s.io", "v1", plural)
-    assert found is not None
-    return found
-
-
-CLAIMS, TEMPLATES, SLICES = _kind("resourceclaims"), _kind("resourceclaimtemplates"), _kind("resourceslices")
-NODES = next(kind for kind in KINDS if kind.plural == "nodes")
 _WATCHED = {PODS, CLAIMS, TEMPLATES, SLICES, NODES}
 
 

@@ -1,0 +1,213 @@
+"""Safety conditions of the driver, broken one at a time: the simulation must notice each of them.
+
+A mutation replaces one function or method of the driver by one that lacks a check. It says nothing about how the
+check is made, so it must be kept up to date with the code that it patches.
+"""
+
+import importlib
+import json
+from collections.abc import Callable
+from multiprocessing import Pool
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from imex_dra.api.meta import is_deleting, key_of
+from imex_dra.api.nvlinkpartition import MemberState
+from imex_dra.kube.patch import merge_patch
+from imex_sandbox.simulation.run import Outcome, Story, simulate
+
+
+class Mutation(NamedTuple):
+    name: str
+    module: str
+    attribute: str
+    """Dotted: a function, or a method of a class."""
+    change: Callable[[Any], Any]
+    """From the original to the broken one."""
+
+    def apply(self) -> None:
+        """For the rest of the process."""
+        owner, name = self.target()
+        setattr(owner, name, self.change(getattr(owner, name)))
+
+    def target(self) -> tuple[Any, str]:
+        """The module or class, and the name in it."""
+        owner: Any = importlib.import_module(f"imex_dra.{self.module}")
+        *path, name = self.attribute.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        return owner, name
+
+
+class Found(NamedTuple):
+    seeds: int
+    """How many were run until one failed, in the order of the seeds."""
+    seen_as: str
+
+
+def mutation_named(name: str) -> Mutation:
+    return next(mutation for mutation in MUTATIONS if mutation.name == name)
+
+
+def find(mutation: Mutation, stories: list[Story], jobs: int) -> Found | None:
+    with Pool(jobs, mutation.apply) as pool:
+        for number, outcome in enumerate(pool.imap(simulate, stories), start=1):
+            if outcome.problem:
+                return Found(number, seen_as(outcome))
+    return None
+
+
+def seen_as(outcome: Outcome) -> str:
+    return outcome.name if outcome.name != "at rest" else outcome.problem.partition(": ")[2][:120]
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda original: lambda *args, **options: value
+
+
+def _acknowledge_without_fence(original: Any) -> Any:
+    def raise_fence(self: Any, partition: str, epoch: int) -> Any:
+        return self.read().with_fence(partition, epoch)
+
+    return raise_fence
+
+
+def _write_without_version(original: Any) -> Any:
+    async def patch_changes(client: Any, resource: Any, before: Any, after: Any, *, subresource: str = "") -> Any:
+        if before == after:
+            return before
+        live = json.loads(await client.get_raw(resource, key_of(before)))
+        patch = merge_patch(before, after, live)
+        return await client.patch(resource, key_of(before), patch, subresource=subresource) if patch else before
+
+    return patch_changes
+
+
+def _leave_when_not_ready(original: Any) -> Any:
+    def is_gone(self: Any, node: str, nvlink_node: Any) -> bool:
+        return node in self.inputs.liveness.not_ready_nodes or original(self, node, nvlink_node)
+
+    return is_gone
+
+
+def _without_known_counters(original: Any) -> Any:
+    async def reconcile(self: Any, name: Any) -> Any:
+        self.known.clear()
+        return await original(self, name)
+
+    return reconcile
+
+
+def _ignore_suspension(original: Any) -> Any:
+    def node_obstacle(snapshot: Any) -> Any:
+        member = snapshot.member
+        if member is None or member.state is not MemberState.SUSPENDED:
+            return original(snapshot)
+        return None
+
+    return node_obstacle
+
+
+def _list_while_recovering(original: Any) -> Any:
+    def member_list_of(partition: Any, node: str) -> Any:
+        status = structs.replace(partition.status, pending_reports=())
+        return original(structs.replace(partition, status=status), node)
+
+    return member_list_of
+
+
+def _left_at_once(original: Any) -> Any:
+    return lambda member, members, nvlink_nodes: member.state is MemberState.LEAVING
+
+
+def _release_by_cache(original: Any) -> Any:
+    async def is_released(self: Any, reference: Any) -> bool:
+        domain = self._caches.compute_domain(reference.uid)
+        return domain is None or is_deleting(domain)
+
+    return is_released
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation("a prepare ignores the fence", "node.prepared", "PreparedClaims._check_fence", _always(None)),
+    Mutation(
+        "an epoch is acknowledged without raising the fence",
+        "node.prepared",
+        "PreparedClaims.raise_fence",
+        _acknowledge_without_fence,
+    ),
+    Mutation(
+        "a channel is reused without all acknowledgments",
+        "controller.epochs",
+        "NodeReports.blocking",
+        _always([]),
+    ),
+    Mutation(
+        "a channel is reused although a node holds it", "controller.epochs", "NodeReports.holders", _always([])
+    ),
+    Mutation("held channels are not reported", "node.nodestatus", "_live_channels", _always(())),
+    Mutation(
+        "a partition is written without its resourceVersion",
+        "controller.nvlinkpartitions",
+        "patch_changes",
+        _write_without_version,
+    ),
+    Mutation(
+        "a channel is released while pods hold claims",
+        "controller.nvlinkpartitions",
+        "NVLinkPartitionReconciler._is_released",
+        _release_by_cache,
+    ),
+    Mutation(
+        "a node with channels of others is admitted",
+        "controller.admission",
+        "Admission._foreign_channels",
+        _always([]),
+    ),
+    Mutation(
+        "a node is admitted that another partition lists",
+        "controller.caches",
+        "Caches.memberships",
+        _always(frozenset()),
+    ),
+    Mutation(
+        "a member whose Node is not Ready leaves",
+        "controller.membership",
+        "_Update._is_gone",
+        _leave_when_not_ready,
+    ),
+    Mutation("an index is free as soon as its member leaves", "controller.membership", "_has_left", _left_at_once),
+    Mutation(
+        "the leader forgets what it wrote",
+        "controller.nvlinkpartitions",
+        "NVLinkPartitionReconciler.reconcile",
+        _without_known_counters,
+    ),
+    Mutation(
+        "a restored partition assigns before all have reported",
+        "controller.partitionplan",
+        "still_pending",
+        _always(()),
+    ),
+    Mutation("a suspended node gets channels", "node.grant", "node_obstacle", _ignore_suspension),
+    Mutation(
+        "daemons get the member list of a recovering partition",
+        "node.state",
+        "member_list_of",
+        _list_while_recovering,
+    ),
+    Mutation(
+        "a prepare is committed after its unprepare",
+        "node.checkpoint",
+        "Checkpoint.unprepared_since",
+        _always(False),
+    ),
+    Mutation(
+        "a channel that another ComputeDomain holds here is prepared",
+        "node.prepared",
+        "PreparedClaims._check_channel_free",
+        _always(None),
+    ),
+    Mutation("the sweep ignores the kubelet's checkpoint", "node.sweep", "_kubelet_lists", _always(False)),
+)

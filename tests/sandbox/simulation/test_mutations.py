@@ -1,0 +1,24 @@
+"""The simulation notices a driver that lacks a safety condition. `make mutate` tries all of them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from imex_sandbox.simulation.mutations import MUTATIONS, Mutation
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
+def test_what_a_mutation_replaces_exists(mutation: Mutation) -> None:
+    owner, name = mutation.target()
+    assert callable(getattr(owner, name))
+
+
+def test_a_driver_without_a_safety_condition_fails() -> None:
+    command = [sys.executable, "-m", "imex_sandbox.simulation", "--seed", "1", "--hours", "1", "--pause", "40"]
+    command += ["--mutation", "a channel is reused although a node holds it"]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "channel forgotten" in run.stdout
