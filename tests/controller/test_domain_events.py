@@ -2,7 +2,7 @@
 
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons
 from imex_dra.api.computedomain import ComputeDomainStatus
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.api.nvlinkpartition import ChannelState, MemberState
@@ -75,9 +75,9 @@ def test_two_partitions_a_wrong_template_and_a_refusal_are_warnings() -> None:
     spanning = Life().see("ab", rack("a"), there, reports=reports)
     assert events(ready, spanning) == [("Warning", "SeveralPartitions")]
     assert events(spanning, spanning) == []
-    taken = reasons.template_taken(template="t", domain="d")
+    taken = domainreasons.template_taken(template="t", domain="d")
     assert events(NEW, Life().see("", template_problem=taken)) == [("Warning", "TemplateTaken")]
-    refusal = reasons.all_channels_refused(domain="team/job")
+    refusal = domainreasons.all_channels_refused(domain="team/job")
     assert events(NEW, Life().see("", refusal=refusal)) == [("Warning", "AllChannelsRefused")]
 
 
@@ -93,11 +93,11 @@ def test_nodes_without_nvlink_are_named_in_one_warning() -> None:
 def test_a_deletion_that_waits_is_announced_once_although_its_pods_end_one_by_one() -> None:
     meta = structs.replace(domain().metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     life = Life(structs.replace(domain(), metadata=meta))
-    first = life.see("ab", rack("ab"), deletion=reasons.waiting_for_pods(pods=["a", "b"]))
+    first = life.see("ab", rack("ab"), deletion=domainreasons.waiting_for_pods(pods=["a", "b"]))
     assert ("Normal", "WaitingForPods") in events(NEW, first)
-    second = life.see("a", rack("ab"), deletion=reasons.waiting_for_pods(pods=["a"]))
+    second = life.see("a", rack("ab"), deletion=domainreasons.waiting_for_pods(pods=["a"]))
     assert events(first, second) == []
-    foreign = life.see("", rack("ab"), deletion=reasons.foreign_finalizers(finalizers=["x"]))
+    foreign = life.see("", rack("ab"), deletion=domainreasons.foreign_finalizers(finalizers=["x"]))
     assert events(second, foreign) == [("Normal", "ForeignFinalizers")]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons, partitionreasons, reasons
 from imex_dra.api.computedomain import (
     ACCEPTED,
     CHANNEL_ASSIGNED,
@@ -95,7 +95,7 @@ def test_after_a_job_it_never_says_that_no_pod_has_claimed_a_channel_yet() -> No
     assert condition(ended, READY) == ("False", "PodsEnded", message)
     assert condition(ended, CHANNEL_ASSIGNED)[0] == "True"
     assert ended.summary.status is Phase.NO_PODS
-    taken = life.see("", rack("a"), template_problem=reasons.template_taken(template="t", domain="d"))
+    taken = life.see("", rack("a"), template_problem=domainreasons.template_taken(template="t", domain="d"))
     assert condition(taken, READY)[1] == "TemplateTaken"
     assert condition(life.see("", rack("a")), READY)[2] == message
     assert life.see("a", rack("a")).claims_ended_at == ""
@@ -200,9 +200,9 @@ def test_a_computedomain_without_pods_in_two_partitions_has_no_such_condition() 
 @pytest.mark.parametrize(
     ("problem", "ready_without_pods"),
     [
-        (reasons.template_taken(template="t", domain="d"), "TemplateTaken"),
-        (reasons.template_forged(template="t", domain="d"), "TemplateForged"),
-        (reasons.template_orphaned(template="t", domain="d"), "NoPodsYet"),
+        (domainreasons.template_taken(template="t", domain="d"), "TemplateTaken"),
+        (domainreasons.template_forged(template="t", domain="d"), "TemplateForged"),
+        (domainreasons.template_orphaned(template="t", domain="d"), "NoPodsYet"),
     ],
     ids=["taken", "changed", "orphaned"],
 )
@@ -221,7 +221,7 @@ def test_a_wrong_template_concerns_only_pods_that_have_no_claim_yet(
 
 def test_a_refusal_is_the_cause_of_every_condition_and_accepted_stays_afterwards() -> None:
     life = Life()
-    refusal = reasons.all_channels_refused(domain="team/job")
+    refusal = domainreasons.all_channels_refused(domain="team/job")
     refused = life.see("", refusal=refusal)
     for type_ in (READY, ACCEPTED, CHANNEL_ASSIGNED):
         assert condition(refused, type_) == ("False", "AllChannelsRefused", refusal.message())
@@ -258,7 +258,7 @@ def test_channel_assigned_is_false_with_the_cause(
 def test_a_channel_limit_is_the_cause_in_its_own_words() -> None:
     full = partition(member("a", 0), channels=(assigned(1, "uid-x"),))
     status = Life().see("a", full, max_channels_per_namespace=1)
-    limit = reasons.channel_limit(partition=HERE, namespace="team", limit=1)
+    limit = partitionreasons.channel_limit(partition=HERE, namespace="team", limit=1)
     assert condition(status, CHANNEL_ASSIGNED) == ("False", "ChannelLimit", limit.message())
     assert limit.cause in condition(status, READY)[2]
     assert [(entry.reason, entry.message) for entry in status.nodes] == [("ChannelLimit", limit.cause)]
@@ -281,7 +281,7 @@ def test_a_deletion_shows_in_the_column_and_in_its_condition() -> None:
     meta = structs.replace(deleting.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
     pods = [f"team/rank-{number}" for number in range(1000)]
     life = Life(structs.replace(deleting, metadata=meta))
-    status = life.see("a", rack("a"), deletion=reasons.waiting_for_pods(pods=pods))
+    status = life.see("a", rack("a"), deletion=domainreasons.waiting_for_pods(pods=pods))
     assert status.summary.status is Phase.DELETING
     assert status.summary.message == condition(status, DELETING)[2]
     assert condition(status, DELETING)[:2] == ("True", "WaitingForPods")
@@ -309,7 +309,7 @@ def test_unknown_conditions_are_kept_and_a_transition_time_changes_only_with_the
 
 
 def test_only_a_status_that_says_that_pods_start_is_held_back() -> None:
-    waiting = reasons.claims_waiting(pods=["pod-b"], causes=[])
+    waiting = domainreasons.claims_waiting(pods=["pod-b"], causes=[])
     unprepared = (report("a", prepared=()), report("b"))
     assert is_starting(Life().see("ab", rack("ab"), reports=unprepared))
     assert is_starting(Life().see("a", rack("a"), waiting=waiting))

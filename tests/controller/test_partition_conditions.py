@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import Member, MemberState, NVLinkPartitionStatus, PartitionState
@@ -166,8 +166,8 @@ def test_a_partition_without_members_is_not_ready() -> None:
     assert said((), {}) == {"Ready": ("False", "this partition has no members")}
 
 
-HELD = reasons.channels_held(count=1, blockers=["c holds channel 7"])
-WITHOUT_INDEX = reasons.no_index(node="f", partition="p", max_nodes=5)
+HELD = partitionreasons.channels_held(count=1, blockers=["c holds channel 7"])
+WITHOUT_INDEX = partitionreasons.no_index(node="f", partition="p", max_nodes=5)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ import asyncio
 import httpx2
 import pytest
 
+from imex_dra.api.domainreasons import no_pods_yet
 from imex_dra.api.meta import Key, ObjectMeta
-from imex_dra.api.reasons import Reason, no_pods_yet
+from imex_dra.api.reasons import Reason
 from imex_dra.api.views import EVENTS, NAMESPACES, PODS, Namespace, Pod
 from imex_dra.base.clock import Clock
 from imex_dra.kube.client import Client, Selection

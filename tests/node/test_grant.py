@@ -18,7 +18,7 @@ from imex_dra.api.meta import AnnotatedMeta, Condition
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import ChannelState, MemberState, NVLinkPartition
-from imex_dra.api.reasons import channel_limit, no_channel_assigned, not_a_member
+from imex_dra.api.partitionreasons import channel_limit, no_channel_assigned, not_a_member
 from imex_dra.base.errors import Rejected
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.node.claim import ChannelRequest

@@ -7,7 +7,7 @@ and must not be able to commit an older assignment. See docs/design/membership.m
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import HeldChannel, NVLinkNode
 from imex_dra.api.nvlinkpartition import ChannelAssignment
@@ -44,16 +44,16 @@ class Admission(NamedTuple):
         foreign = self._foreign_channels(status.held_channels)
         if foreign:
             holders = [self._holder(node, held) for held in foreign]
-            return reasons.drain_first(node=node, partition=self.partition, holders=holders)
+            return partitionreasons.drain_first(node=node, partition=self.partition, holders=holders)
         if (other := self.other_partitions.get(node)) is not None:
-            return reasons.member_of_other_partition(node=node, partition=self.partition, other=other)
+            return partitionreasons.member_of_other_partition(node=node, partition=self.partition, other=other)
         # Until its daemon has left the other IMEX domain, processes on the node are connected to both.
         if status.imex_partition not in ("", self.partition):
-            return reasons.daemon_in_other_partition(
+            return partitionreasons.daemon_in_other_partition(
                 node=node, partition=self.partition, other=status.imex_partition
             )
         if has_too_few_channels(nvlink_node, self.channel_count):
-            return reasons.too_few_channels(
+            return partitionreasons.too_few_channels(
                 node=node, partition=self.partition, count=status.channel_count, used=self.channel_count
             )
         return None

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import nodereasons
 from imex_dra.api.meta import Key
 from imex_dra.api.names import CLIQUE_LABEL, PartitionId
 from imex_dra.api.nvlinkpartition import CLIQUE_LABELS, NVLINK_PARTITIONS, NVLinkPartition
@@ -45,7 +45,7 @@ def with_labels_condition(
     conditions = partition.status.conditions
     if not differences and find_condition(conditions, CLIQUE_LABELS) is None:
         return partition
-    first = differences[0] if differences else reasons.clique_labels_match()
+    first = differences[0] if differences else nodereasons.clique_labels_match()
     more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
     conditions = with_condition(
         conditions,
@@ -92,7 +92,7 @@ class CliqueLabelReconciler:
             self._events.warn(NODES, node, found.reason, found.message())
 
     def _difference(self, node: Node, partition: PartitionId) -> Explanation:
-        return reasons.clique_label_differs(
+        return nodereasons.clique_label_differs(
             node=node.metadata.name,
             label=node.metadata.labels.get(CLIQUE_LABEL, ""),
             owner=self._owners.get(node.metadata.name, "another client"),

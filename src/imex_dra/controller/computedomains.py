@@ -9,7 +9,7 @@ from contextlib import suppress
 import structlog
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, READY, ComputeDomain, ComputeDomainStatus
 from imex_dra.api.meta import Key, is_deleting, key_of
 from imex_dra.api.names import DOMAIN_FINALIZER, READINESS_ANNOTATION, READINESS_MEMBERS
@@ -110,7 +110,7 @@ class ComputeDomainReconciler:
         others = [name for name in domain.metadata.finalizers if name != DOMAIN_FINALIZER]
         if DOMAIN_FINALIZER not in domain.metadata.finalizers:
             if others:
-                await self._report_deletion(domain, reasons.foreign_finalizers(finalizers=others))
+                await self._report_deletion(domain, domainreasons.foreign_finalizers(finalizers=others))
             return None
         # The template goes first, so that no new pod gets a claim while the deletion waits.
         await self._remove_template(domain)
@@ -128,7 +128,7 @@ class ComputeDomainReconciler:
             return delay
         claims = self._caches.allocated_claims(domain)
         blocking = pods_of(claims) or [f"claim {key_of(claim)} without a pod" for claim in claims]
-        await self._report_deletion(domain, reasons.waiting_for_pods(pods=blocking))
+        await self._report_deletion(domain, domainreasons.waiting_for_pods(pods=blocking))
         self._reported_at[key] = now
         return None
 
@@ -187,7 +187,7 @@ class ComputeDomainReconciler:
             reports,
             waiting=self._waiting_claims(domain, list(reports.values())),
             template_problem=template_problem,
-            refusal=reasons.all_channels_refused(domain=str(key_of(domain))) if refused else None,
+            refusal=domainreasons.all_channels_refused(domain=str(key_of(domain))) if refused else None,
             deletion=deletion,
             max_channels_per_namespace=self._settings.max_channels_per_namespace,
         )

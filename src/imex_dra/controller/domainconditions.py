@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons, partitionreasons
 from imex_dra.api.computedomain import (
     ACCEPTED,
     CHANNEL_ASSIGNED,
@@ -105,27 +105,29 @@ def _ready(inputs: DomainInputs, entries: Sequence[DomainNode], ended_at: str) -
     if failures(entries) or (not_ready and inputs.waiting is None):
         causes = [entry.message for entry in (*failures(entries), *not_ready)]
         unique = list(dict.fromkeys(causes))
-        return _verdict(False, reasons.nodes_not_ready(count=len(not_ready), total=len(entries), causes=unique))
+        return _verdict(
+            False, domainreasons.nodes_not_ready(count=len(not_ready), total=len(entries), causes=unique)
+        )
     if inputs.waiting is not None:
         return _verdict(False, inputs.waiting)
     if not entries:
         return _verdict(False, _no_pods(domain, ended_at))
     if len(entries) < wanted:
-        return _verdict(False, reasons.fewer_nodes(count=len(entries), wanted=wanted))
-    return _verdict(True, reasons.nodes_ready(count=len(entries)))
+        return _verdict(False, domainreasons.fewer_nodes(count=len(entries), wanted=wanted))
+    return _verdict(True, domainreasons.nodes_ready(count=len(entries)))
 
 
 def _no_pods(domain: ComputeDomain, ended_at: str) -> Explanation:
     if ended_at:
-        return reasons.pods_ended(ended_at=ended_at)
-    return reasons.no_pods_yet(template=str(_template_key(domain)))
+        return domainreasons.pods_ended(ended_at=ended_at)
+    return domainreasons.no_pods_yet(template=str(_template_key(domain)))
 
 
 def _template_ready(inputs: DomainInputs) -> Verdict:
     domain, problem = inputs.domain, inputs.template_problem
     if is_deleting(domain):
-        return _verdict(False, _cause(reasons.compute_domain_deleting(domain=str(key_of(domain)))))
-    return _verdict(problem is None, problem or reasons.template_ready(template=str(_template_key(domain))))
+        return _verdict(False, _cause(domainreasons.compute_domain_deleting(domain=str(key_of(domain)))))
+    return _verdict(problem is None, problem or domainreasons.template_ready(template=str(_template_key(domain))))
 
 
 def _channel_assigned(inputs: DomainInputs, entries: Sequence[DomainNode], ended_at: str) -> Verdict:
@@ -142,7 +144,7 @@ def _channel_assigned(inputs: DomainInputs, entries: Sequence[DomainNode], ended
     if missing:
         return _verdict(False, _joined(missing))
     held = [
-        reasons.channel_assigned(channel=channel, partition=partition.metadata.name)
+        partitionreasons.channel_assigned(channel=channel, partition=partition.metadata.name)
         for partition in inputs.partitions
         if (channel := channel_of(partition, domain)) is not None
     ]
@@ -150,7 +152,7 @@ def _channel_assigned(inputs: DomainInputs, entries: Sequence[DomainNode], ended
         return _verdict(True, _joined(held))
     outside = [entry.name for entry in entries if entry.reason == Reason.NO_FABRIC]
     if outside and len(outside) == len(entries):
-        return _verdict(False, reasons.no_fabric(nodes=outside))
+        return _verdict(False, domainreasons.no_fabric(nodes=outside))
     if entries:
         # None of its nodes is a member of a partition; each entry says why.
         return Verdict(False, entries[0].reason, entries[0].message)
@@ -165,7 +167,7 @@ def _degraded(old: Condition | None, entries: Sequence[DomainNode], ready: Verdi
     failed = failures(entries)
     if failed:
         causes = list(dict.fromkeys(entry.message for entry in failed))
-        return _verdict(True, reasons.nodes_not_ready(count=len(failed), total=len(entries), causes=causes))
+        return _verdict(True, domainreasons.nodes_not_ready(count=len(failed), total=len(entries), causes=causes))
     # Another pod starts. Whether the ComputeDomain is degraded is decided when it has started.
     return Verdict(old.status == "True", old.reason, old.message)
 
@@ -175,15 +177,15 @@ def _spans_partitions(
 ) -> Verdict | None:
     partitions = sorted({entry.clique_id for entry in entries} - {""})
     if len(partitions) > 1:
-        return _verdict(True, reasons.several_partitions(partitions=partitions))
-    return _verdict(False, reasons.one_partition()) if old is not None else None
+        return _verdict(True, domainreasons.several_partitions(partitions=partitions))
+    return _verdict(False, domainreasons.one_partition()) if old is not None else None
 
 
 def _accepted(refusal: Explanation | None, old: Condition | None) -> Verdict | None:
     """The condition is added when the ComputeDomain is refused, and then stays."""
     if refusal is None and old is None:
         return None
-    return _verdict(refusal is None, refusal or reasons.accepted())
+    return _verdict(refusal is None, refusal or domainreasons.accepted())
 
 
 def _joined(explanations: Sequence[Explanation]) -> Explanation:

@@ -6,7 +6,7 @@ node and reason are new, and Ready only for the first time with these pods, or a
 
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons
 from imex_dra.api.computedomain import (
     ACCEPTED,
     DEGRADED,
@@ -75,7 +75,7 @@ def _ready(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcem
         return None
     # The time makes the message unique: the same Event would only be counted, and the end of this failure missing.
     since = degraded.last_transition_time
-    recovered = reasons.recovered(state=ready.message, since=since)
+    recovered = domainreasons.recovered(state=ready.message, since=since)
     return Announcement(recovered.reason, recovered.message(), warning=False)
 
 
@@ -89,7 +89,7 @@ def _failed(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announce
 def _without_fabric(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcement | None:
     known = {entry.name for entry in before.nodes if entry.reason == Reason.NO_FABRIC}
     new = [e.name for e in after.nodes if e.reason == Reason.NO_FABRIC and e.name not in known]
-    return Announcement(Reason.NO_FABRIC, reasons.no_fabric(nodes=new).message()) if new else None
+    return Announcement(Reason.NO_FABRIC, domainreasons.no_fabric(nodes=new).message()) if new else None
 
 
 def _daemons_restarted(before: ComputeDomainStatus, after: ComputeDomainStatus) -> Announcement | None:
@@ -100,7 +100,7 @@ def _daemons_restarted(before: ComputeDomainStatus, after: ComputeDomainStatus) 
     nodes = [e.name for e in after.nodes if e.imex_started_at != known.get(e.name, e.imex_started_at)]
     if not nodes:
         return None
-    restarted = reasons.daemon_restarted(nodes=sorted(nodes))
+    restarted = domainreasons.daemon_restarted(nodes=sorted(nodes))
     return Announcement(restarted.reason, restarted.message())
 
 

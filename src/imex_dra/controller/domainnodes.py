@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons, nodereasons, partitionreasons
 from imex_dra.api.computedomain import ComputeDomain, DomainNode, Readiness
 from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import key_of
@@ -91,16 +91,18 @@ def channel_obstacle(
     name, status = partition.metadata.name, partition.status
     if status.pending_reports or status.required_generation:
         condition = find_condition(status.conditions, CHANNELS_REUSABLE)
-        return reasons.assignment_blocked(partition=name, cause=condition.message if condition else "it recovers")
+        return partitionreasons.assignment_blocked(
+            partition=name, cause=condition.message if condition else "it recovers"
+        )
     # In the order of `channels.plan_channels`: a namespace at its limit gets none of the free channels.
     namespace = domain.metadata.namespace
     if 0 < max_per_namespace <= _assigned_in(partition, namespace):
-        return reasons.channel_limit(partition=name, namespace=namespace, limit=max_per_namespace)
+        return partitionreasons.channel_limit(partition=name, namespace=namespace, limit=max_per_namespace)
     usable = channel_count(status.members, reports) - FIRST_CHANNEL
     if usable <= len(status.channels):
-        return reasons.channels_exhausted(partition=name, count=usable)
+        return partitionreasons.channels_exhausted(partition=name, count=usable)
     # The next step of this explanation is to look for the controller, which is this program.
-    return reasons.no_channel_assigned(domain=str(key_of(domain)), partition=name)._replace(next_step="")
+    return partitionreasons.no_channel_assigned(domain=str(key_of(domain)), partition=name)._replace(next_step="")
 
 
 def _assigned_in(partition: NVLinkPartition, namespace: str) -> int:
@@ -135,7 +137,7 @@ def disconnected_nodes(
             others.setdefault(first, []).append(second)
         if ahead < 0 or (ahead == 0 and (first, second) in missed):
             others.setdefault(second, []).append(first)
-    return {node: reasons.nodes_not_connected(node=node, others=cut) for node, cut in others.items()}
+    return {node: domainreasons.nodes_not_connected(node=node, others=cut) for node, cut in others.items()}
 
 
 def publication_obstacle(report: NVLinkNode) -> Explanation | None:
@@ -144,13 +146,13 @@ def publication_obstacle(report: NVLinkNode) -> Explanation | None:
     if status.fabric.state is FabricState.NONE:
         return None
     if status.fabric.state is FabricState.PENDING:
-        return reasons.fabric_pending(node=node, cause=status.fabric.reason or "its state is not known")
+        return nodereasons.fabric_pending(node=node, cause=status.fabric.reason or "its state is not known")
     if status.fabric.state is FabricState.BROKEN:
-        return reasons.fabric_broken(node=node, cause=status.fabric.reason)
+        return nodereasons.fabric_broken(node=node, cause=status.fabric.reason)
     if status.imex_state is not ImexState.READY:
-        return reasons.daemon_not_ready(node=node, state=status.imex_state, problem="")
+        return nodereasons.daemon_not_ready(node=node, state=status.imex_state, problem="")
     cause = _own_words(report)
-    return reasons.node_not_ready(node=node, state=MemberState.NOT_READY, cause=cause) if cause else None
+    return domainreasons.node_not_ready(node=node, state=MemberState.NOT_READY, cause=cause) if cause else None
 
 
 def consumers(claims: Iterable[ResourceClaim]) -> list[str]:
@@ -165,39 +167,41 @@ def consumers(claims: Iterable[ResourceClaim]) -> list[str]:
 def _node_obstacle(node: str, member: Member | None, report: NVLinkNode | None) -> Explanation | None:
     since = member.since if member else ""
     if report is None or not (report.status.partition or report.status.fabric.state is FabricState.NONE):
-        return _fabric_obstacle(node, report) or reasons.no_report(node=node, since=since)
+        return _fabric_obstacle(node, report) or domainreasons.no_report(node=node, since=since)
     if member is None:
         if report.status.fabric.state is FabricState.NONE:
             return None  # Its pods run without a channel.
-        return _fabric_obstacle(node, report) or reasons.not_a_member(node=node, partition=report.status.partition)
+        return _fabric_obstacle(node, report) or partitionreasons.not_a_member(
+            node=node, partition=report.status.partition
+        )
     match member.state:
         case MemberState.READY:
             return None
         case MemberState.UNKNOWN | MemberState.SUSPENDED:
-            return reasons.node_unreachable(node=node, since=since)
+            return domainreasons.node_unreachable(node=node, since=since)
     return (
         _fabric_obstacle(node, report)
         or _daemon_obstacle(node, member, report)
-        or reasons.node_not_ready(node=node, state=member.state, cause=_own_words(report))
+        or domainreasons.node_not_ready(node=node, state=member.state, cause=_own_words(report))
     )
 
 
 def _fabric_obstacle(node: str, report: NVLinkNode | None) -> Explanation | None:
     fabric = report.status.fabric if report else None
     if fabric is not None and fabric.state is FabricState.BROKEN:
-        return reasons.fabric_broken(node=node, cause=fabric.reason)
+        return nodereasons.fabric_broken(node=node, cause=fabric.reason)
     if fabric is not None and fabric.state is FabricState.PENDING and fabric.reason:
-        return reasons.fabric_pending(node=node, cause=fabric.reason)
+        return nodereasons.fabric_pending(node=node, cause=fabric.reason)
     return None
 
 
 def _daemon_obstacle(node: str, member: Member, report: NVLinkNode) -> Explanation | None:
     status = report.status
     if status.imex_state is not ImexState.READY:
-        return reasons.daemon_not_ready(node=node, state=status.imex_state, problem="")
+        return nodereasons.daemon_not_ready(node=node, state=status.imex_state, problem="")
     if status.index != member.index:
         running, assigned = status.index, member.index
-        return reasons.index_differs(node=node, partition=status.partition, running=running, assigned=assigned)
+        return nodereasons.index_differs(node=node, partition=status.partition, running=running, assigned=assigned)
     return None
 
 
@@ -210,7 +214,7 @@ def _own_words(report: NVLinkNode) -> str:
 def _claims_obstacle(node: str, claims: Sequence[ResourceClaim], report: NVLinkNode | None) -> Explanation | None:
     prepared = set(report.status.prepared_claims) if report else set()
     missing = [claim for claim in claims if claim.metadata.uid not in prepared]
-    return reasons.claims_not_prepared(node=node, claims=consumers(missing)) if missing else None
+    return domainreasons.claims_not_prepared(node=node, claims=consumers(missing)) if missing else None
 
 
 def _imex_started_at(claims: Sequence[ResourceClaim], report: NVLinkNode | None, before: str) -> str:
@@ -232,7 +236,7 @@ def _entry(
     if obstacle is not None:
         # Only the cause: the next step of some explanations is for the user of a pod.
         return structs.replace(entry, reason=obstacle.reason, message=obstacle.cause)
-    remark = None if member else reasons.no_fabric(nodes=[node])
+    remark = None if member else domainreasons.no_fabric(nodes=[node])
     return structs.replace(
         entry,
         status=Readiness.READY,

@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState
@@ -141,11 +141,11 @@ def reuse_problem(
 ) -> Explanation | None:
     """Why released channels are not reused. `outdated`: members that have not applied a required member list."""
     if pending_reports:
-        return reasons.reports_pending(nodes=pending_reports)
+        return partitionreasons.reports_pending(nodes=pending_reports)
     if outdated:
-        return reasons.member_lists_outdated(nodes=outdated)
+        return partitionreasons.member_lists_outdated(nodes=outdated)
     count, found = blockers(entries, epoch, reports)
-    return reasons.channels_held(count=count, blockers=found) if found else None
+    return partitionreasons.channels_held(count=count, blockers=found) if found else None
 
 
 def blockers(entries: Iterable[ChannelAssignment], epoch: int, reports: NodeReports) -> tuple[int, list[str]]:

@@ -4,7 +4,7 @@ The prepare of such a claim fails, and the pod's Event says why. The Event on th
 look at the claim, or whose pod has no kubelet that answers.
 """
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons
 from imex_dra.api.meta import Key
 from imex_dra.api.views import RESOURCE_CLAIMS, ResourceClaim
 from imex_dra.controller.caches import Caches
@@ -28,5 +28,5 @@ class LateClaimReporter:
         for uid in sorted(claim.domain_uids) if claim is not None else ():
             assert claim is not None
             if self._caches.compute_domain(uid) is None:
-                late = reasons.no_such_compute_domain(claim=str(key), uid=uid, namespace=key.namespace)
+                late = domainreasons.no_such_compute_domain(claim=str(key), uid=uid, namespace=key.namespace)
                 self._events.warn(RESOURCE_CLAIMS, claim, late.reason, late.message())

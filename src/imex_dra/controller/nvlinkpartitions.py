@@ -12,7 +12,7 @@ from contextlib import suppress
 import structlog
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, AllocationMode, ComputeDomain
 from imex_dra.api.meta import AnnotatedMeta, Key, is_deleting, key_of
 from imex_dra.api.names import PARTITION_FINALIZER, PartitionId, name_format
@@ -215,19 +215,20 @@ class NVLinkPartitionReconciler:
             log.info("channel assigned", partition=name, channel=entry.channel, domain=entry.compute_domain.name)
             domain = self._caches.compute_domain(entry.compute_domain.uid)
             if domain is not None:
-                assigned = reasons.channel_assigned(channel=entry.channel, partition=name)
+                assigned = partitionreasons.channel_assigned(channel=entry.channel, partition=name)
                 self._events.note(COMPUTE_DOMAINS, domain, assigned.reason, assigned.message())
         if plan.status.epoch != inputs.status.epoch:
             log.info("epoch incremented", partition=name, epoch=plan.status.epoch)
         if not plan.can_assign:
             return
-        exhausted = reasons.channels_exhausted(partition=name, count=plan.channel_count - 1)
+        exhausted = partitionreasons.channels_exhausted(partition=name, count=plan.channel_count - 1)
         for reference in channels.unmet_demand:
             self._warn(reference, exhausted)
         for reference in channels.over_limit:
             limit = inputs.settings.max_channels_per_namespace
             self._warn(
-                reference, reasons.channel_limit(partition=name, namespace=reference.namespace, limit=limit)
+                reference,
+                partitionreasons.channel_limit(partition=name, namespace=reference.namespace, limit=limit),
             )
 
     def _warn(self, reference: DomainReference, problem: Explanation) -> None:

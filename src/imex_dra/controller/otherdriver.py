@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import nodereasons
 from imex_dra.api.meta import OTHER_DRIVER, Key, Object, Resource, key_of
 from imex_dra.api.names import DRIVER, LEASE, MANAGED_BY, MANAGED_BY_LABEL
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
@@ -97,7 +97,7 @@ def with_other_driver(partition: NVLinkPartition, found: Sequence[str], now: dat
     conditions = partition.status.conditions
     if not found and find_condition(conditions, OTHER_DRIVER) is None:
         return partition
-    explanation = reasons.other_driver_present(found=found) if found else reasons.no_other_driver()
+    explanation = nodereasons.other_driver_present(found=found) if found else nodereasons.no_other_driver()
     conditions = with_condition(
         conditions,
         OTHER_DRIVER,
@@ -144,7 +144,7 @@ class OtherDriverGuard:
                 working.cancel()
                 await asyncio.wait({working})
             await self._report(found)
-            raise OtherDriver(reasons.other_driver_present(found=found).message())
+            raise OtherDriver(nodereasons.other_driver_present(found=found).message())
 
     def _on_change(self, old: Object | None, new: Object | None) -> None:
         self._changed.set()
@@ -189,11 +189,11 @@ class OtherDriverGuard:
         for node, slices in groupby(by_node, key=lambda found: found.spec.node_name):
             first, *others = slices
             names = [found.metadata.name for found in (first, *others)]
-            self._warn(RESOURCE_SLICES, first, reasons.other_driver_on_node(node=node, slices=names))
+            self._warn(RESOURCE_SLICES, first, nodereasons.other_driver_on_node(node=node, slices=names))
 
     async def _report(self, found: Sequence[str]) -> None:
         """An error here must not hide what was found: it is logged, and the program ends all the same."""
-        explanation = reasons.other_driver_present(found=found)
+        explanation = nodereasons.other_driver_present(found=found)
         try:
             for partition in await self._write_conditions(found):
                 self._warn(NVLINK_PARTITIONS, partition, explanation)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons, reasons
 from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import FabricState, NVLinkNode, NVLinkNodeStatus
@@ -65,11 +65,11 @@ def conditions(
         generation=generation,
     )
     for type_, problem, otherwise, status_if_problem in (
-        (NOT_CONNECTED, _not_connected(pairs), reasons.members_connected(), True),
-        (VERSION_SKEW, _version_skew(status.members, nvlink_nodes), reasons.one_version(), True),
-        (CHANNELS_REUSABLE, problems.reuse, reasons.channels_reusable(), False),
-        (NODES_ADMITTED, problems.admission, reasons.nodes_admitted(), False),
-        (DELETION_BLOCKED, _uses(status) if problems.is_deleting else None, reasons.unused(), True),
+        (NOT_CONNECTED, _not_connected(pairs), partitionreasons.members_connected(), True),
+        (VERSION_SKEW, _version_skew(status.members, nvlink_nodes), partitionreasons.one_version(), True),
+        (CHANNELS_REUSABLE, problems.reuse, partitionreasons.channels_reusable(), False),
+        (NODES_ADMITTED, problems.admission, partitionreasons.nodes_admitted(), False),
+        (DELETION_BLOCKED, _uses(status) if problems.is_deleting else None, partitionreasons.unused(), True),
     ):
         if problem or find_condition(after, type_):
             explanation = problem or otherwise
@@ -130,36 +130,36 @@ def _readiness(
             for member in needed
             if member.state is not MemberState.READY
         ),
-        *(reasons.member_unreachable_for_several(node=node) for node in unreachable),
-        *(reasons.cannot_reach_each_other(one=one, other=other) for one, other in rest),
+        *(partitionreasons.member_unreachable_for_several(node=node) for node in unreachable),
+        *(partitionreasons.cannot_reach_each_other(one=one, other=other) for one, other in rest),
     ]
     if causes:
-        return False, reasons.members_not_ready(culprits=causes)
+        return False, partitionreasons.members_not_ready(culprits=causes)
     if not needed:
-        return False, reasons.no_members()
+        return False, partitionreasons.no_members()
     suspended = [member for member in members if member.state is MemberState.SUSPENDED]
     if suspended:
         names = [f"{member.node} since {reasons.at(member.since)}" for member in suspended]
-        return True, reasons.member_suspended(count=len(needed), suspended=names)
-    return True, reasons.members_ready(count=len(needed))
+        return True, partitionreasons.member_suspended(count=len(needed), suspended=names)
+    return True, partitionreasons.members_ready(count=len(needed))
 
 
 def _cause(member: Member, nvlink_node: NVLinkNode | None, channel_count: int) -> str:
     if member.state is MemberState.JOINING:
-        return reasons.member_joining(node=member.node)
+        return partitionreasons.member_joining(node=member.node)
     if member.state is MemberState.UNKNOWN:
         # With a complete report, only its Node can be the reason.
         if nvlink_node is not None and nvlink_node.status.partition and nvlink_node.status.address:
-            return reasons.member_not_reachable(node=member.node, since=member.since)
-        return reasons.member_not_reporting(node=member.node, since=member.since)
+            return partitionreasons.member_not_reachable(node=member.node, since=member.since)
+        return partitionreasons.member_not_reporting(node=member.node, since=member.since)
     if nvlink_node is None:
-        return reasons.member_not_reporting(node=member.node, since=member.since)
+        return partitionreasons.member_not_reporting(node=member.node, since=member.since)
     if has_too_few_channels(nvlink_node, channel_count):
         count = nvlink_node.status.channel_count
-        return reasons.member_not_ready(
+        return partitionreasons.member_not_ready(
             node=member.node, cause=f"it offers {count} channels, but the partition uses {channel_count}"
         )
-    return reasons.member_not_ready(node=member.node, cause=_own_cause(nvlink_node.status))
+    return partitionreasons.member_not_ready(node=member.node, cause=_own_cause(nvlink_node.status))
 
 
 def _own_cause(report: NVLinkNodeStatus) -> str:
@@ -178,12 +178,12 @@ def _uses(status: NVLinkPartitionStatus) -> Explanation | None:
         "pending reports": len(status.pending_reports),
     }
     uses = [f"{count} {noun}" for noun, count in counts.items() if count]
-    return reasons.in_use(uses=uses) if uses else None
+    return partitionreasons.in_use(uses=uses) if uses else None
 
 
 def _not_connected(pairs: Sequence[Pair]) -> Explanation | None:
-    sentences = [reasons.cannot_reach_each_other(one=one, other=other) for one, other in pairs]
-    return reasons.members_not_connected(pairs=sentences) if sentences else None
+    sentences = [partitionreasons.cannot_reach_each_other(one=one, other=other) for one, other in pairs]
+    return partitionreasons.members_not_connected(pairs=sentences) if sentences else None
 
 
 def _version_skew(members: Sequence[Member], nvlink_nodes: Mapping[str, NVLinkNode]) -> Explanation | None:
@@ -195,4 +195,4 @@ def _version_skew(members: Sequence[Member], nvlink_nodes: Mapping[str, NVLinkNo
     if len(groups) < 2:
         return None
     ordered = sorted(groups, key=lambda version: (-len(groups[version]), version))
-    return reasons.several_versions(groups=[f"{v} on {listed(sorted(groups[v]))}" for v in ordered])
+    return partitionreasons.several_versions(groups=[f"{v} on {listed(sorted(groups[v]))}" for v in ordered])

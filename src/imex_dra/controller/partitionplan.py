@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons
 from imex_dra.api.computedomain import ComputeDomain
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import NVLinkNode
@@ -244,12 +244,12 @@ def _admission_problem(
     problems = [
         *(base.implausible[node] for node in sorted(base.implausible)),
         *(
-            reasons.contradicted_move(node=node, partition=inputs.name, witness=witness)
+            partitionreasons.contradicted_move(node=node, partition=inputs.name, witness=witness)
             for node, witness in sorted(base.contradicted.items())
         ),
         *admission.refusals(base.nvlink_nodes[node] for node in sorted(base.nvlink_nodes.keys() - inside)),
     ] or [
-        reasons.no_index(node=node, partition=inputs.name, max_nodes=inputs.max_nodes)
+        partitionreasons.no_index(node=node, partition=inputs.name, max_nodes=inputs.max_nodes)
         for node in members.without_index
     ]
     return combined(problems) if problems else None

@@ -8,7 +8,7 @@ status does not know (the status is then reset, see `recovery`), and how many ch
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import partitionreasons
 from imex_dra.api.limits import MAX_REPORTED_COUNTER
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode, NVLinkNodeStatus
@@ -54,13 +54,13 @@ def implausible_reports(
     }
     limit = _highest_possible(status, known, [reports[node] for node in witnesses])
     invented = {
-        node: reasons.invented_channel(node=node, partition=partition)
+        node: partitionreasons.invented_channel(node=node, partition=partition)
         for node in unrecorded_holders(partition, status, nvlink_nodes)
         # A status that this leader wrote was not restored.
         if known == Counters.of(status) and not status.pending_reports
     }
     return invented | {
-        node: reasons.implausible_report(
+        node: partitionreasons.implausible_report(
             node=node,
             partition=partition,
             reported=str(Counters(report.acknowledged_epoch, report.applied_generation)),

@@ -5,7 +5,7 @@ with the same name, owner and label. Such a template cannot reach another Comput
 acts on the assignment and on the claim's namespace only. It can keep pods from starting, so it is reported.
 """
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import ObjectMeta, OwnerReference, key_of
 from imex_dra.api.names import (
@@ -61,10 +61,10 @@ def template_problem(template: ResourceClaimTemplate, domain: ComputeDomain) -> 
     if owned and serves:
         return None
     if owned:
-        return reasons.template_forged(**names)
+        return domainreasons.template_forged(**names)
     if serves or template.metadata.labels.get(DOMAIN_LABEL) == domain.metadata.uid:
-        return reasons.template_orphaned(**names)
-    return reasons.template_taken(**names)
+        return domainreasons.template_orphaned(**names)
+    return domainreasons.template_taken(**names)
 
 
 def is_orphan(template: ResourceClaimTemplate, domain: ComputeDomain) -> bool:

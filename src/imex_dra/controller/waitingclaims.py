@@ -7,7 +7,7 @@ which nodes can publish no devices, and which ones hold as many claims as they c
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.reasons import Explanation, Reason
 from imex_dra.api.views import ResourceClaim
@@ -24,7 +24,7 @@ class CandidateNode(NamedTuple):
     def obstacle(self) -> Explanation | None:
         name, limit = self.report.metadata.name, self.report.status.max_claims
         if 0 < limit <= self.claims:
-            return reasons.node_full(node=name, claims=self.claims, limit=limit)
+            return domainreasons.node_full(node=name, claims=self.claims, limit=limit)
         return publication_obstacle(self.report)
 
 
@@ -60,5 +60,5 @@ def waiting_claims(claims: Sequence[ResourceClaim], obstacles: Obstacles, *, has
     if obstacles.any_usable and not has_pods:
         causes = ()
     elif not obstacles.any_usable and not obstacles.any_full:
-        causes = [reasons.no_devices(causes=causes).cause]
-    return reasons.claims_waiting(pods=pods, causes=causes)
+        causes = [domainreasons.no_devices(causes=causes).cause]
+    return domainreasons.claims_waiting(pods=pods, causes=causes)

@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count
 from typing import Any, TypeVar
 
+from imex_dra.api.claimreasons import api_unreachable
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
-from imex_dra.api.reasons import api_unreachable
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import (
     ApiRetryable,

@@ -5,10 +5,10 @@ The first step of a prepare. See docs/design/prepare.md.
 
 from typing import NamedTuple
 
+from imex_dra.api.claimreasons import claim_not_here, claim_replaced, invalid_config
 from imex_dra.api.computedomain import AllocationMode
 from imex_dra.api.names import DRIVER, READINESS_ANNOTATION, READINESS_MEMBERS
 from imex_dra.api.opaque import ComputeDomainChannelConfig, parse_channel_config
-from imex_dra.api.reasons import claim_not_here, claim_replaced, invalid_config
 from imex_dra.api.views import AllocationResult, DeviceConfig, ResourceClaim
 from imex_dra.base.errors import Rejected
 from imex_dra.dra.plugin import ClaimId

@@ -15,29 +15,32 @@ from imex_dra.api.computedomain import (
     ComputeDomain,
     ComputeDomainStatus,
 )
-from imex_dra.api.meta import OTHER_DRIVER, is_deleting, key_of
-from imex_dra.api.names import PartitionId
-from imex_dra.api.nvlinknode import FabricState, ImexState
-from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, Member, MemberState, NVLinkPartition
-from imex_dra.api.reasons import (
-    Explanation,
-    Reason,
+from imex_dra.api.domainreasons import (
     all_channels_refused,
     compute_domain_deleting,
+    no_such_compute_domain,
+    other_namespace,
+)
+from imex_dra.api.meta import OTHER_DRIVER, is_deleting, key_of
+from imex_dra.api.names import PartitionId
+from imex_dra.api.nodereasons import (
     daemon_not_ready,
-    drain_first,
     fabric_broken,
     fabric_pending,
     index_differs,
-    no_channel_assigned,
-    no_such_compute_domain,
     node_not_listed,
-    not_a_member,
-    other_namespace,
-    partition_outdated,
     peers_unreachable,
+)
+from imex_dra.api.nvlinknode import FabricState, ImexState
+from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, Member, MemberState, NVLinkPartition
+from imex_dra.api.partitionreasons import (
+    drain_first,
+    no_channel_assigned,
+    not_a_member,
+    partition_outdated,
     suspended,
 )
+from imex_dra.api.reasons import Explanation, Reason
 from imex_dra.base.errors import Rejected
 from imex_dra.hardware.protocol import Reading
 from imex_dra.imex.link import DaemonState

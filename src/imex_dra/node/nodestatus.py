@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from imex_dra.api import reasons
+from imex_dra.api import domainreasons, nodereasons
 from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import OTHER_DRIVER, Condition
 from imex_dra.api.nvlinknode import (
@@ -40,7 +40,7 @@ def node_status(
     """`last` is the status as it was written last."""
     readiness = _readiness(snapshot)
     if isinstance(checkpoint, DiskError):
-        failed = reasons.disk_error(node=snapshot.node, cause=checkpoint.cause)
+        failed = nodereasons.disk_error(node=snapshot.node, cause=checkpoint.cause)
         readiness = False, failed.for_node()
         # What was prepared is unknown, as it is without a boot ID: all that depends on it stays as it was.
         checkpoint = Checkpoint()
@@ -183,8 +183,8 @@ def _readiness(snapshot: Snapshot) -> tuple[bool, Explanation]:
     if obstacle is not None:
         return False, obstacle.explanation.for_node()
     if snapshot.reading.fabric.state is FabricState.NONE:
-        return True, reasons.no_fabric(nodes=[snapshot.node])
-    served = reasons.claims_served(node=snapshot.node)
+        return True, domainreasons.no_fabric(nodes=[snapshot.node])
+    served = nodereasons.claims_served(node=snapshot.node)
     remark = snapshot.daemon.problem
     return True, served._replace(cause=f"{served.cause}, but {remark}") if remark else served
 
@@ -192,10 +192,10 @@ def _readiness(snapshot: Snapshot) -> tuple[bool, Explanation]:
 def _connectivity(snapshot: Snapshot, unreachable: tuple[str, ...]) -> tuple[bool | None, Explanation]:
     daemon, node = snapshot.daemon, snapshot.node
     if daemon.state is not ImexState.READY:
-        not_ready = reasons.daemon_not_ready(node=node, state=daemon.state, problem=daemon.problem)
+        not_ready = nodereasons.daemon_not_ready(node=node, state=daemon.state, problem=daemon.problem)
         return None, not_ready.for_node()
     if daemon.unreported_since:
-        return None, reasons.connections_unknown(node=node, since=daemon.unreported_since)
+        return None, nodereasons.connections_unknown(node=node, since=daemon.unreported_since)
     if unreachable:
-        return False, reasons.members_unreachable(node=node, members=unreachable)
-    return True, reasons.members_reachable(node=node, partition=snapshot.partition_id)
+        return False, nodereasons.members_unreachable(node=node, members=unreachable)
+    return True, nodereasons.members_reachable(node=node, partition=snapshot.partition_id)

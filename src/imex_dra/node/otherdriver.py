@@ -13,8 +13,9 @@ from msgspec import structs
 
 from imex_dra.api.meta import OTHER_DRIVER
 from imex_dra.api.names import DRIVER, MANAGED_BY, MANAGED_BY_LABEL
+from imex_dra.api.nodereasons import other_driver_on_node
 from imex_dra.api.nvlinknode import NVLINK_NODES
-from imex_dra.api.reasons import Reason, other_driver_on_node
+from imex_dra.api.reasons import Reason
 from imex_dra.api.views import RESOURCE_SLICES, ResourceSlice
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import ImexError, OtherDriver

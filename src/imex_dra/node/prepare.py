@@ -12,10 +12,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import structlog
 from msgspec import structs
 
+from imex_dra.api.claimreasons import claim_undecodable, no_such_claim
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key, key_of
+from imex_dra.api.nodereasons import fabric_pending
 from imex_dra.api.nvlinknode import FabricState
-from imex_dra.api.reasons import claim_undecodable, fabric_pending, no_such_claim
 from imex_dra.api.views import RESOURCE_CLAIMS
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import NotFound, NotYet, Rejected, Undecodable

@@ -20,8 +20,10 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from imex_dra.api.claimreasons import claim_unprepared
 from imex_dra.api.names import DRIVER
-from imex_dra.api.reasons import channel_held, claim_unprepared, disk_error, partition_outdated
+from imex_dra.api.nodereasons import disk_error
+from imex_dra.api.partitionreasons import channel_held, partition_outdated
 from imex_dra.base.errors import ImexError, NotYet
 from imex_dra.cdi.directory import Directory
 from imex_dra.cdi.spec import ContainerEdits

@@ -1,0 +1,140 @@
+"""What a node reports, and what other drivers and writers cause: one function per reason. See `reasons`."""
+
+from collections.abc import Sequence
+
+from imex_dra.api.names import (
+    CLIQUE_LABEL,
+    DRIVER,
+    READINESS_ANNOTATION,
+    READINESS_MEMBERS,
+)
+from imex_dra.api.reasons import CHECK_CONTROLLER, Explanation, Reason, listed
+
+_RESCHEDULE = "delete the pod to reschedule it"
+_REMOVE_OTHER_DRIVER = (
+    "remove one of the two drivers, or install NVIDIA's with resources.computeDomains.enabled=false; imex-dra"
+    " continues when the other one is gone"
+)
+
+
+# Nodes
+
+
+def fabric_broken(*, node: str, cause: str) -> Explanation:
+    return Explanation(
+        Reason.FABRIC_BROKEN,
+        f"{node}: the NVLink fabric is broken ({cause})",
+        f"the pod cannot run here until the node is repaired: {_RESCHEDULE}",
+    )
+
+
+def fabric_pending(*, node: str, cause: str) -> Explanation:
+    return Explanation(Reason.FABRIC_PENDING, f"{node}: the NVLink fabric is not up: {cause}")
+
+
+def daemon_not_ready(*, node: str, state: str, problem: str) -> Explanation:
+    cause = f"the IMEX daemon of node {node} is {state}, not READY" + (f": {problem}" if problem else "")
+    return Explanation(Reason.DAEMON_NOT_READY, cause, f"if it does not recover, {_RESCHEDULE}")
+
+
+def index_differs(*, node: str, partition: str, running: int, assigned: int) -> Explanation:
+    return Explanation(
+        Reason.INDEX_DIFFERS,
+        f"the IMEX daemon of node {node} runs with index {running}, but the node's index in NVLink partition"
+        f" {partition} is {assigned}",
+        "the daemon restarts with the new index by itself",
+    )
+
+
+def claims_served(*, node: str) -> Explanation:
+    return Explanation(Reason.CLAIMS_SERVED, f"node {node} can serve claims")
+
+
+def members_reachable(*, node: str, partition: str) -> Explanation:
+    return Explanation(
+        Reason.MEMBERS_REACHABLE,
+        f"the IMEX daemon of node {node} can reach every other member of NVLink partition {partition}",
+    )
+
+
+def members_unreachable(*, node: str, members: Sequence[str]) -> Explanation:
+    return Explanation(
+        Reason.MEMBERS_UNREACHABLE,
+        f"the IMEX daemon of node {node} cannot reach {listed(members)}",
+        "check these nodes, and the network between them and this node",
+    )
+
+
+def connections_unknown(*, node: str, since: str) -> Explanation:
+    return Explanation(
+        Reason.CONNECTIONS_UNKNOWN,
+        f"nvidia-imex-ctl -N on node {node} has not reported the connections of the IMEX daemon since {since},"
+        " so the unreachable members are those of that time",
+        "check the log of imex daemon on the node",
+    )
+
+
+def node_not_listed(*, domain: str, node: str) -> Explanation:
+    return Explanation(
+        Reason.NODE_NOT_LISTED,
+        f"ComputeDomain {domain} has the annotation {READINESS_ANNOTATION}={READINESS_MEMBERS}, and its status"
+        f" does not list node {node} yet",
+        CHECK_CONTROLLER,
+    )
+
+
+def peers_unreachable(*, domain: str, node: str, peers: Sequence[str]) -> Explanation:
+    return Explanation(
+        Reason.PEERS_UNREACHABLE,
+        f"ComputeDomain {domain} has the annotation {READINESS_ANNOTATION}={READINESS_MEMBERS}, and the IMEX"
+        f" daemon of node {node} is not connected to other nodes with claims: {listed(peers)}",
+        "check these nodes, or remove the annotation and create the ComputeDomain again",
+    )
+
+
+def disk_error(*, node: str, cause: str) -> Explanation:
+    return Explanation(
+        Reason.DISK_ERROR,
+        f"node {node} cannot write what it has prepared: {cause}",
+        "check the disks of the node; the kubelet tries again",
+    )
+
+
+# Other drivers and other writers
+
+
+def other_driver_present(*, found: Sequence[str]) -> Explanation:
+    return Explanation(
+        Reason.OTHER_DRIVER_PRESENT,
+        f"another driver named {DRIVER} runs in this cluster ({listed(found)}), and the two would undo each"
+        " other's work, so imex-dra changes nothing",
+        _REMOVE_OTHER_DRIVER,
+    )
+
+
+def other_driver_on_node(*, node: str, slices: Sequence[str]) -> Explanation:
+    return Explanation(
+        Reason.OTHER_DRIVER_ON_NODE,
+        f"another driver named {DRIVER} publishes devices of node {node} (ResourceSlice {listed(slices)}), so"
+        " imex-dra does not serve this node",
+        f"{_REMOVE_OTHER_DRIVER}; delete a ResourceSlice that it left behind",
+    )
+
+
+def no_other_driver() -> Explanation:
+    return Explanation(Reason.NO_OTHER_DRIVER, f"no other driver named {DRIVER} runs in this cluster")
+
+
+def clique_label_differs(*, node: str, label: str, owner: str, partition: str) -> Explanation:
+    return Explanation(
+        Reason.CLIQUE_LABEL_DIFFERS,
+        f"the label {CLIQUE_LABEL} of node {node} is {label}, set by {owner}, but its GPUs report {partition}, so"
+        " pods that select by this label may miss their partition",
+        f"correct what sets it, or remove it, and imex-dra sets it: kubectl label node {node} {CLIQUE_LABEL}-",
+    )
+
+
+def clique_labels_match() -> Explanation:
+    return Explanation(
+        Reason.CLIQUE_LABELS_MATCH, f"the label {CLIQUE_LABEL} of every node is the partition of its GPUs"
+    )
