@@ -18,7 +18,7 @@ WRITES = "API writes of the controller for a daemon restart"
 
 CURVES = {
     "start": ("Start to the first correct status of all ComputeDomains", START),
-    "lag": ("Change of a node to the status of its ComputeDomains, 99th percentile", LAG),
+    "lag": ("Change of a node to ComputeDomain status, 99th percentile", LAG),
     "memory": ("Resident memory of the controller", MEMORY),
     "writes": ("API writes of the controller for one daemon restart", WRITES),
 }
@@ -131,9 +131,9 @@ def _y(value: float, highest: float) -> float:
 
 
 def _rounded_up(value: float) -> float:
-    """To 1, 2, 4 or 8 times a power of ten, so that the ticks are round numbers."""
+    """To a number whose quarters are round, for the ticks."""
     power = 10.0 ** math.floor(math.log10(value)) if value > 0 else 1.0
-    return next(step * power for step in (1, 2, 4, 8, 10, 20) if step * power >= value)
+    return next(step * power for step in (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10) if step * power >= value)
 
 
 def _tick(value: float, highest: float) -> str:

@@ -43,7 +43,7 @@ def test_there_is_no_picture_of_a_single_figure() -> None:
 def test_a_picture_shows_every_value_where_it_belongs() -> None:
     picture = ElementTree.fromstring(svg(Curve("Start", "s", "a < b", [Point(18, 2, 1), Point(1000, 12, 6)])))
     texts = [text.text for text in picture.iter(f"{SVG}text")]
-    for expected in ("Start (s)", "dashed: a < b", "18", "1,000", "2", "12", "nodes", "0", "20"):
+    for expected in ("Start (s)", "dashed: a < b", "18", "1,000", "2", "12", "nodes", "0", "9"):
         assert expected in texts
     dots = [(float(dot.attrib["cx"]), float(dot.attrib["cy"])) for dot in picture.iter(f"{SVG}circle")]
     (left, low), (right, high) = dots
