@@ -15,6 +15,7 @@ def test_what_a_mutation_replaces_exists(mutation: Mutation) -> None:
     assert callable(getattr(owner, name))
 
 
+@pytest.mark.timeout(600)
 def test_a_driver_without_a_safety_condition_fails() -> None:
     command = [sys.executable, "-m", "imex_sandbox.simulation", "--seed", "1", "--hours", "1", "--pause", "40"]
     command += ["--mutation", "a channel is reused although a node holds it"]
