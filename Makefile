@@ -67,7 +67,7 @@ simulate: env ## run the driver under random faults in virtual time, SEEDS=20 cl
 mutate: env ## break safety conditions of the driver one at a time; the simulation must notice each, SEEDS=20
 	@python -m imex_sandbox.simulation --mutations --seeds $(SEEDS) --hours 2 --pause 40 $(ARGS)
 
-kube: env ## build the real Kubernetes that the tests run against (about eight minutes, once)
+kube: env ## build the real Kubernetes that the tests run against (about ten minutes, once)
 	@python -m imex_sandbox.kubernetes.build
 
 test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
