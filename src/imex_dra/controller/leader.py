@@ -46,6 +46,10 @@ _STATUS_DELAY = 0.6
 """Seconds in which changes of a ComputeDomain's nodes are gathered into one status write. Long enough that the
 write does not compete with the start of a pod that starts quickly."""
 
+_WORKERS = 8
+"""Of each kind. They wait for the API server most of the time: with few of them, an answer that takes 50 ms would
+limit the changes per second, and the status would fall behind."""
+
 _RELABEL_DELAY = 10.0
 """Seconds until a clique label that was removed or changed is restored, so that two writers do not overwrite
 each other in a tight loop."""
@@ -99,8 +103,12 @@ class Leader:
             # A cache that is not synced lacks objects that exist: a plan from it would drop members and demand.
             for reflector in reflectors:
                 await reflector.synced.wait()
-            group.create_task(Controller("partitions", self._partitions, partitions.reconcile, workers=4).run())
-            group.create_task(Controller("domains", self._compute_domains, domains.reconcile, workers=4).run())
+            group.create_task(
+                Controller("partitions", self._partitions, partitions.reconcile, workers=_WORKERS).run()
+            )
+            group.create_task(
+                Controller("domains", self._compute_domains, domains.reconcile, workers=_WORKERS).run()
+            )
             group.create_task(Controller("nodes", self._nodes, labels.reconcile).run())
             group.create_task(Controller("claims", self._claims, late_claims.reconcile).run())
 
