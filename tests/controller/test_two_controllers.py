@@ -14,6 +14,7 @@ import pytest
 
 from imex_dra.api.nvlinkpartition import ChannelState
 from imex_dra.base.errors import NotFound
+from imex_dra.controller.leader import WORKERS as WORKERS_OF_EACH_KIND
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.process import Process
 from tests.controller.cluster import Cluster
@@ -25,8 +26,8 @@ pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(500)]
 TAKEOVER = 15 + 2 + 60
 """Seconds until the Lease expires, until a candidate tries again, and for what a busy machine needs to work."""
 
-WORKERS = 9
-"""Reconciles that a leader runs at the same time."""
+WORKERS = 2 * WORKERS_OF_EACH_KIND + 2
+"""Reconciles that a leader runs at the same time: of partitions, ComputeDomains, nodes and claims."""
 
 USERS = 3
 CHANNELS = 9

@@ -46,7 +46,7 @@ _STATUS_DELAY = 0.6
 """Seconds in which changes of a ComputeDomain's nodes are gathered into one status write. Long enough that the
 write does not compete with the start of a pod that starts quickly."""
 
-_WORKERS = 8
+WORKERS = 8
 """Of each kind. They wait for the API server most of the time: with few of them, an answer that takes 50 ms would
 limit the changes per second, and the status would fall behind."""
 
@@ -104,10 +104,10 @@ class Leader:
             for reflector in reflectors:
                 await reflector.synced.wait()
             group.create_task(
-                Controller("partitions", self._partitions, partitions.reconcile, workers=_WORKERS).run()
+                Controller("partitions", self._partitions, partitions.reconcile, workers=WORKERS).run()
             )
             group.create_task(
-                Controller("domains", self._compute_domains, domains.reconcile, workers=_WORKERS).run()
+                Controller("domains", self._compute_domains, domains.reconcile, workers=WORKERS).run()
             )
             group.create_task(Controller("nodes", self._nodes, labels.reconcile).run())
             group.create_task(Controller("claims", self._claims, late_claims.reconcile).run())
