@@ -69,7 +69,7 @@ class Reflector(Generic[T]):
     ) -> None:
         """`lifetime`: seconds after which the server ends a watch, at the latest. `grace`: seconds after that in
         which data is still awaited before the watch is abandoned. `gradual`: the store gets the objects of the
-        first list while it is read, not at its end. For stores that nobody reads before `synced`: to add ten
+        first list while it is read, not at its end. For stores that are not read before `synced`: to add ten
         thousand objects at once takes so long that a Lease may not be renewed meanwhile.
         """
         self.synced = asyncio.Event()

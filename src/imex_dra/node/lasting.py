@@ -59,9 +59,9 @@ def unconnected_members(snapshot: Snapshot) -> frozenset[str]:
 def missed_members(snapshot: Snapshot) -> frozenset[str]:
     """The unconnected members whose daemon should be running.
 
-    A member that is NotReady or Joining has said so itself, so nobody else has to: the restart of a daemon would
-    otherwise cost two writes of each other node. When it is Ready again, it has the same time to connect. A member
-    that does not report any more is Unknown, and is missed.
+    A member that is NotReady or Joining has said so itself, and no other member has to: the restart of a daemon
+    would otherwise cost two writes of each other node. When it is Ready again, it has the same time to connect. A
+    member that does not report any more is Unknown, and is missed.
     """
     expected = (MemberState.READY, MemberState.UNKNOWN, MemberState.SUSPENDED)
     running = {member.node for member in snapshot.other_members if member.state in expected}
