@@ -73,9 +73,8 @@ def trimmed_node(node: Node) -> Node:
     """Only whether it is ready, and its clique."""
     clique = node.metadata.labels.get(CLIQUE_LABEL)
     labels = _NO_LABELS if clique is None else {CLIQUE_LABEL: intern(clique)}
-    meta = ObjectMeta(
-        intern(node.metadata.name), "", node.metadata.uid, node.metadata.resource_version, labels=labels
-    )
+    own = node.metadata
+    meta = ObjectMeta(intern(own.name), own.namespace, own.uid, own.resource_version, labels=labels)
     ready = tuple(condition for condition in node.status.conditions if condition.type == "Ready")
     return Node(meta, NodeStatus(ready))
 
@@ -84,7 +83,7 @@ def trimmed_nvlink_node(report: NVLinkNode) -> NVLinkNode:
     """Without conditions other than Ready, and with shared names."""
     meta, status = report.metadata, report.status
     return NVLinkNode(
-        ObjectMeta(intern(meta.name), "", meta.uid, meta.resource_version, labels=_NO_LABELS),
+        ObjectMeta(intern(meta.name), meta.namespace, meta.uid, meta.resource_version, labels=_NO_LABELS),
         structs.replace(
             status,
             partition=intern(status.partition),

@@ -103,8 +103,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if not timers:
                 raise Deadlock("every task waits, and no timer is set")
             self._now = max(self._now, timers[0][0])
-        due = self._now + self._clock_resolution
-        while timers and timers[0][0] < due:
+        # Never early, as asyncio may be by the resolution of its clock: time does not pass while steps are ready,
+        # so a program that waits for the rest would do so for ever.
+        while timers and timers[0][0] <= self._now:
             ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             step = ready.popleft()

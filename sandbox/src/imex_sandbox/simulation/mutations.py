@@ -155,8 +155,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation(
         "a channel is released while pods hold claims",
-        "controller.nvlinkpartitions",
-        "NVLinkPartitionReconciler._is_released",
+        "controller.releases",
+        "ReleaseCheck._is_released",
         _release_by_cache,
     ),
     Mutation(
@@ -209,5 +209,5 @@ MUTATIONS: tuple[Mutation, ...] = (
         "PreparedClaims._check_channel_free",
         _always(None),
     ),
-    Mutation("the sweep ignores the kubelet's checkpoint", "node.sweep", "_kubelet_lists", _always(False)),
+    Mutation("the sweep ignores the kubelet's checkpoint", "node.sweep", "_kubelet_may_use", _always(False)),
 )
