@@ -26,7 +26,7 @@ from tests.controller.processes import CONTROLLERS, AnsweringNodes, controller
 from tests.kube.faultproxy import FaultProxy
 from tests.waiting import until_async
 
-pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(300)]
 
 Matches = Callable[[str, bytes], bool]
 
