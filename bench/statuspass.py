@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import jsonpatch
 import msgspec
 
 from bench.fleet import Fleet
@@ -39,18 +40,13 @@ class MemoryClient(Client):
         self._objects[resource.plural, key_of(obj)] = stored
         return self._versioned(resource, stored)
 
-    async def get_raw(self, resource: Resource[T], key: Key) -> bytes:
-        return msgspec.json.encode(self._stored(resource, key))
-
     async def create(self, resource: Resource[T], obj: T) -> T:
         self.writes += 1
         return self.add(resource, obj)
 
-    async def patch(self, resource: Resource[T], key: Key, patch: dict[str, Any], **options: Any) -> T:
+    async def patch(self, resource: Resource[T], key: Key, patch: Any, **options: Any) -> T:
         self.writes += 1
-        stored = self._stored(resource, key)
-        _merge(stored, msgspec.json.decode(msgspec.json.encode(patch)))
-        return self._versioned(resource, stored)
+        return self._versioned(resource, jsonpatch.apply_patch(self._stored(resource, key), patch, in_place=True))
 
     def _stored(self, resource: Resource[Any], key: Key) -> dict[str, Any]:
         try:
@@ -62,16 +58,6 @@ class MemoryClient(Client):
         self._version += 1
         stored["metadata"]["resourceVersion"] = str(self._version)
         return msgspec.json.decode(msgspec.json.encode(stored), type=resource.type)
-
-
-def _merge(stored: dict[str, Any], patch: dict[str, Any]) -> None:
-    for name, value in patch.items():
-        if value is None:
-            stored.pop(name, None)
-        elif isinstance(value, dict) and isinstance(stored.get(name), dict):
-            _merge(stored[name], value)
-        else:
-            stored[name] = value
 
 
 class StatusPass:

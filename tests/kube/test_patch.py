@@ -1,7 +1,8 @@
-"""Merge patches: minimal, and without effect on fields that the view does not have."""
+"""Patches: minimal, and without effect on fields that the view does not have."""
 
 from typing import Annotated, Any
 
+import jsonpatch
 import msgspec
 import pytest
 import yaml
@@ -19,12 +20,11 @@ from imex_dra.api.nvlinkpartition import (
     NVLinkPartitionStatus,
 )
 from imex_dra.api.views import NAMESPACES
-from imex_dra.base.errors import Conflict
+from imex_dra.base.errors import Conflict, Invalid
 from imex_dra.kube.client import Client
-from imex_dra.kube.patch import apply_fields, covers, merge_patch, needs_live_object, patch_changes
+from imex_dra.kube.patch import apply_fields, covers, json_patch, patch_changes
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.conftest import CRDS
-from tests.kube.fakeapiserver import apply_merge_patch
 
 
 class Entry(View, frozen=True):
@@ -66,41 +66,34 @@ def with_unknown_fields(value: Any) -> Any:
 @given(before=THINGS, after=THINGS)
 def test_the_patch_turns_one_version_into_the_other(before: Thing, after: Thing) -> None:
     live = msgspec.json.decode(msgspec.json.encode(before))
-    patch = merge_patch(before, after, live)
-    assert msgspec.convert(apply_merge_patch(live, patch), Thing) == after
-    assert (patch == {}) == (before == after)
+    operations = json_patch(before, after)
+    assert msgspec.convert(jsonpatch.apply_patch(live, operations), Thing) == after
+    assert (operations == []) == (before == after)
 
 
 @given(before=THINGS, after=THINGS)
 def test_unknown_fields_are_preserved(before: Thing, after: Thing) -> None:
     live = with_unknown_fields(msgspec.json.decode(msgspec.json.encode(before)))
-    result = apply_merge_patch(live, merge_patch(before, after, live))
+    result = jsonpatch.apply_patch(live, json_patch(before, after))
     assert result["unknown"] == "kept"
     kept = {entry["name"] for entry in result.get("status", {}).get("entries", []) if "unknown" in entry}
     assert kept == {e.name for e in before.status.entries} & {e.name for e in after.status.entries}
 
 
-@given(before=THINGS, after=THINGS)
-def test_the_live_object_is_read_only_if_it_matters(before: Thing, after: Thing) -> None:
-    live = with_unknown_fields(msgspec.json.decode(msgspec.json.encode(before)))
-    if not needs_live_object(before, after):
-        assert merge_patch(before, after, {}) == merge_patch(before, after, live)
+@given(entries=st.lists(st.integers(0, 9), unique=True, min_size=2), data=st.data())
+def test_an_entry_that_moves_is_not_written_again(entries: list[int], data: st.DataObject) -> None:
+    before = Thing(status=Inner(entries=tuple(Entry(str(n)) for n in entries)))
+    order = data.draw(st.permutations(before.status.entries))
+    operations = json_patch(before, Thing(status=Inner(entries=tuple(order))))
+    assert {operation["op"] for operation in operations} <= {"move"}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "needed"),
-    [
-        (Inner(), Inner(entries=(Entry("a"),)), False),
-        (Inner(entries=(Entry("a"),)), Inner(entries=(Entry("a", 1),)), True),
-        (Inner(entries=(Entry("a"),)), Inner(number=1, entries=(Entry("a"),)), False),
-        (Inner(inner=Inner(entries=(Entry("a"),))), Inner(inner=Inner(entries=(Entry("b"),))), True),
-    ],
-    ids=["the first entries", "changed entries", "another field", "nested entries"],
-)
-def test_only_a_list_that_has_entries_and_changes_needs_the_live_object(
-    before: Inner, after: Inner, needed: bool
-) -> None:
-    assert needs_live_object(Thing(status=before), Thing(status=after)) is needed
+def test_one_changed_field_of_an_entry_is_one_operation() -> None:
+    before = Inner(entries=(Entry("a"), Entry("b", 1)))
+    after = Inner(entries=(Entry("a"), Entry("b", 2)))
+    assert json_patch(Thing(status=before), Thing(status=after)) == [
+        {"op": "add", "path": "/status/entries/1/size", "value": 2}
+    ]
 
 
 def test_covers_compares_only_the_given_fields() -> None:
@@ -137,6 +130,14 @@ async def test_on_the_server_an_outdated_write_conflicts_and_an_empty_one_is_not
     assert (
         await patch_changes(client, NVLINK_PARTITIONS, after, bare, subresource="status")
     ).status == bare.status
+
+
+@pytest.mark.kube
+async def test_on_the_server_an_invalid_object_is_not_taken_for_a_conflict(client: Client) -> None:
+    live = await partition(client, "invalid.1")
+    member = Member("n0", -7, "127.0.0.1", MemberState.JOINING)
+    with pytest.raises(Invalid, match=r"status\.members\[0\]\.index"):
+        await patch_changes(client, NVLINK_PARTITIONS, live, with_members(live, member), subresource="status")
 
 
 @pytest.mark.kube

@@ -24,6 +24,7 @@ from imex_dra.kube.decoding import ObjectDecoder, decode
 from imex_dra.kube.status import error_from
 
 MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _CONNECTION_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
@@ -32,6 +33,9 @@ _CONNECTION_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
 _ATTEMPTS = 4
 _PAGE_SIZE = 500
 
+
+Patch = dict[str, Any] | list[dict[str, Any]]
+"""A list of operations for JSON_PATCH."""
 
 Lines = list[bytes]
 """The complete lines of one read."""
@@ -132,7 +136,7 @@ class Client:
         self,
         resource: Resource[T],
         key: Key,
-        patch: dict[str, Any],
+        patch: Patch,
         *,
         subresource: str = "",
         content_type: str = MERGE_PATCH,

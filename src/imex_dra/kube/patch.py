@@ -1,53 +1,52 @@
-"""Minimal merge patches from one version of a view to another.
+"""The differences of two versions of a view, as a JSON Patch (RFC 6902).
 
-A view holds only some fields of its object and is never written back as a whole. A merge patch leaves fields
-alone that it does not name, except in lists, which it replaces. In a list, unknown fields are copied from the
-live object, entry by entry, matched by the list's map keys. So fields that a newer version of this project wrote
-survive an older one.
+A view holds only some fields of its object and is never written back as a whole: a patch names only what changes,
+in lists with map keys entry by entry. So fields that a newer version of this project wrote survive an older one.
+One exception: a struct whose known fields all have their defaults may be missing in the object; it is set as a
+whole.
+
+A patch needs no other read, because its first operation tests the resourceVersion: its positions in lists are
+those of the version that the view was decoded from.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import NODEFAULT
 from msgspec import inspect as ms
 
 from imex_dra.api.meta import Object, Resource, T, key_of
-from imex_dra.base.errors import Conflict
-from imex_dra.kube.client import APPLY_PATCH, Client
-from imex_dra.kube.decoding import decode
+from imex_dra.base.errors import Conflict, Invalid
+from imex_dra.kube.client import APPLY_PATCH, JSON_PATCH, Client
 
 Json = dict[str, Any]
-
-_json = msgspec.json.Decoder(Json)
-
-
-def merge_patch(before: Object, after: Object, live: Json) -> Json:
-    """Empty if nothing has changed."""
-    return _struct_patch(_info(type(after)), before, after, live)
+Operations = list[Json]
 
 
-def needs_live_object(before: Object, after: Object) -> bool:
-    """Whether a list changes that has entries, in which the live object may have unknown fields."""
-    return _changes_entries(_info(type(after)), before, after)
+def json_patch(before: Object, after: Object) -> Operations:
+    """Empty if nothing has changed; without the test of the resourceVersion."""
+    return list(_struct(_info(type(after)), "", before, after))
 
 
 async def patch_changes(client: Client, resource: Resource[T], before: T, after: T, *, subresource: str = "") -> T:
     """Writes the differences, if there are any. Raises Conflict if the object has changed since `before`."""
-    if before == after:
+    operations = json_patch(before, after)
+    if not operations:
         return before
-    version = before.metadata.resource_version
-    live: Json = {}
-    if needs_live_object(before, after):
-        live = decode(_json, await client.get_raw(resource, key_of(before)))
-        if live["metadata"]["resourceVersion"] != version:
-            raise Conflict(f"{resource.kind} {key_of(before)} has changed since resourceVersion {version}")
-    patch = merge_patch(before, after, live)
-    if not patch:
-        return before
-    patch.setdefault("metadata", {})["resourceVersion"] = version
-    return await client.patch(resource, key_of(before), patch, subresource=subresource)
+    key, version = key_of(before), before.metadata.resource_version
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+    try:
+        return await client.patch(
+            resource, key, [test, *operations], subresource=subresource, content_type=JSON_PATCH
+        )
+    except Invalid as error:
+        # The API server answers a failed test with the code of an invalid object, and does not say why.
+        live = await client.get(resource, key)
+        if live.metadata.resource_version == version:
+            raise
+        raise Conflict(f"{resource.kind} {key} has changed since resourceVersion {version}") from error
 
 
 async def apply_fields(client: Client, resource: Resource[T], live: T, fields: Json) -> T:
@@ -75,78 +74,94 @@ def covers(live: Any, fields: Any) -> bool:
     return bool(live == fields)
 
 
-@cache
-def _info(type_: type) -> ms.StructType:
-    """Takes milliseconds, more than all else that a patch needs."""
-    info = ms.type_info(type_)
-    assert isinstance(info, ms.StructType)
-    return info
-
-
-def _struct_patch(info: ms.StructType, before: Any, after: Any, live: Json) -> Json:
-    patch = {}
+def _struct(info: ms.StructType, path: str, before: Any, after: Any) -> Iterator[Json]:
     for field in info.fields:
         old, new = getattr(before, field.name), getattr(after, field.name)
         if old != new:
-            patch[field.encode_name] = _change(field, old, new, live.get(field.encode_name))
-    return patch
+            yield from _field(field, f"{path}/{field.encode_name}", old, new)
 
 
-def _changes_entries(info: ms.StructType, before: Any, after: Any) -> bool:
-    for field in info.fields:
-        old, new = getattr(before, field.name), getattr(after, field.name)
-        if old == new or not old:
-            continue
-        nested = _plain(field.type)
-        if isinstance(nested, ms.StructType) and new is not None:
-            if _changes_entries(nested, old, new):
-                return True
-        elif _map_keys(field.type) and new:
-            return True
-    return False
-
-
-def _change(field: ms.Field, old: Any, new: Any, live: Any) -> Any:
-    if not field.required and new == field.default:
-        return None
+def _field(field: ms.Field, path: str, old: Any, new: Any) -> Iterator[Json]:
+    if _is_default(field, new):
+        # `old` is not the default, so the object has the field. To remove a field that is missing is an error.
+        yield {"op": "remove", "path": path}
+        return
     info = _plain(field.type)
-    if isinstance(info, ms.StructType) and old is not None:
-        return _struct_patch(info, old, new, live or {})
-    if isinstance(info, ms.DictType):
-        return dict.fromkeys(old.keys() - new.keys()) | {
-            name: value for name, value in new.items() if old.get(name) != value
-        }
-    return _whole(field.type, new, live)
+    if _may_be_missing(field, old):
+        yield _set(path, new)
+    elif isinstance(info, ms.StructType):
+        yield from _struct(info, path, old, new)
+    elif isinstance(info, ms.DictType):
+        yield from _dict(path, old, new)
+    elif isinstance(info, ms.VarTupleType) and (keys := _map_keys(field.type)):
+        yield from _entries(info.item_type, keys, path, old, new)
+    else:
+        yield _set(path, new)
 
 
-def _whole(info: ms.Type, value: Any, live: Any) -> Any:
-    """The complete value, with the unknown fields of the live object."""
+def _dict(path: str, old: Json, new: Json) -> Iterator[Json]:
+    for name in old.keys() - new.keys():
+        yield {"op": "remove", "path": f"{path}/{_escaped(name)}"}
+    for name, value in new.items():
+        if name not in old or old[name] != value:
+            yield _set(f"{path}/{_escaped(name)}", value)
+
+
+def _entries(info: ms.Type, keys: tuple[str, ...], path: str, old: Any, new: Any) -> Iterator[Json]:
+    """`order` follows the keys of the live list through the operations."""
+    before, after = ({tuple(getattr(item, k) for k in keys): item for item in items} for items in (old, new))
+    order = list(before)
+    for position in reversed(range(len(order))):
+        if order[position] not in after:
+            del order[position]
+            yield {"op": "remove", "path": f"{path}/{position}"}
+    for position, (key, item) in enumerate(after.items()):
+        here = f"{path}/{position}"
+        if key not in before:
+            order.insert(position, key)
+            yield _set(here, item)
+            continue
+        if order[position] != key:
+            found = order.index(key, position)
+            order.insert(position, order.pop(found))
+            yield {"op": "move", "from": f"{path}/{found}", "path": here}
+        if item != before[key]:
+            yield from _struct(_struct_info(info), here, before[key], item)
+
+
+def _set(path: str, value: Any) -> Json:
+    return {"op": "add", "path": path, "value": msgspec.to_builtins(value)}
+
+
+def _is_default(field: ms.Field, value: Any) -> bool:
+    return not field.required and bool(value == field.default)
+
+
+def _may_be_missing(field: ms.Field, value: Any) -> bool:
+    if field.required:
+        return False
+    return bool(value == (field.default if field.default_factory is NODEFAULT else field.default_factory()))
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+@cache
+def _info(type_: type) -> ms.StructType:
+    """Takes milliseconds, more than all else that a patch needs."""
+    return _struct_info(ms.type_info(type_))
+
+
+def _struct_info(info: ms.Type) -> ms.StructType:
     plain = _plain(info)
-    if isinstance(plain, ms.VarTupleType) and isinstance(live, list) and (keys := _map_keys(info)):
-        return [_whole(plain.item_type, item, _counterpart(item, keys, live)) for item in value]
-    if isinstance(plain, ms.StructType) and isinstance(live, dict):
-        known = {field.encode_name: field for field in plain.fields}
-        unknown = {name: content for name, content in live.items() if name not in known}
-        encoded: Json = msgspec.to_builtins(value)
-        nested = {
-            name: _whole(field.type, getattr(value, field.name), live.get(name))
-            for name, field in known.items()
-            if name in encoded
-        }
-        return unknown | nested
-    return msgspec.to_builtins(value)
+    assert isinstance(plain, ms.StructType)
+    return plain
 
 
-def _counterpart(item: Struct, keys: list[str], live: list[Json]) -> Json:
-    wanted = msgspec.to_builtins(item)
-    same = (entry for entry in live if all(entry.get(key) == wanted.get(key) for key in keys))
-    return next(same, {})
-
-
-def _map_keys(info: ms.Type) -> list[str]:
+def _map_keys(info: ms.Type) -> tuple[str, ...]:
     extra = info.extra_json_schema if isinstance(info, ms.Metadata) else None
-    keys: list[str] = (extra or {}).get("x-kubernetes-list-map-keys", [])
-    return keys
+    return tuple((extra or {}).get("x-kubernetes-list-map-keys", ()))
 
 
 def _plain(info: ms.Type) -> ms.Type:

@@ -17,6 +17,7 @@ from imex_sandbox.embedded.storage import Storage
 from imex_sandbox.simulation.network import Link, SimulatedHttp
 
 MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 

@@ -3,7 +3,9 @@
 import uuid
 from typing import Any
 
-from tests.sandbox.embedded.conftest import APPLY_PATCH, MERGE_PATCH, Api
+import pytest
+
+from tests.sandbox.embedded.conftest import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, Api
 
 DRA = "resource.k8s.io/v1"
 NVIDIA = "resource.nvidia.com/v1beta1"
@@ -99,6 +101,43 @@ async def test_a_patch_with_another_resource_version_conflicts(api: Api) -> None
     code, status = await api.request("PATCH", api.path("leases", "x"), patch, MERGE_PATCH)
     assert (code, status["reason"]) == (409, "Conflict")
     assert "the object has been modified" in status["message"]
+
+
+async def test_a_json_patch_adds_moves_and_removes(api: Api) -> None:
+    await api.request("POST", api.path("leases"), lease(labels={"a/b": "1", "c": "2"}))
+    operations = [
+        {"op": "add", "path": "/spec/holderIdentity", "value": "b"},
+        {"op": "remove", "path": "/metadata/labels/a~1b"},
+        {"op": "add", "path": "/metadata/finalizers", "value": ["x.io/1", "x.io/2"]},
+        {"op": "move", "from": "/metadata/finalizers/1", "path": "/metadata/finalizers/0"},
+    ]
+    code, patched = await api.request("PATCH", api.path("leases", "x"), operations, JSON_PATCH)
+    assert code == 200
+    assert patched["spec"]["holderIdentity"] == "b"
+    assert patched["metadata"]["labels"] == {"c": "2"}
+    assert patched["metadata"]["finalizers"] == ["x.io/2", "x.io/1"]
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "1"},
+        {"op": "remove", "path": "/metadata/labels"},
+        {"op": "add", "path": "/metadata/labels/a", "value": "1"},
+        {"op": "move", "from": "/metadata/finalizers/0", "path": "/metadata/finalizers/1"},
+    ],
+    ids=["a failed test", "a missing field", "a missing parent", "a missing entry"],
+)
+async def test_a_json_patch_that_fails_changes_nothing_and_does_not_say_why(
+    api: Api, failing: dict[str, str]
+) -> None:
+    await api.request("POST", api.path("leases"), lease())
+    operations = [{"op": "add", "path": "/spec/holderIdentity", "value": "b"}, failing]
+    code, status = await api.request("PATCH", api.path("leases", "x"), operations, JSON_PATCH)
+    assert (code, status["reason"]) == (422, "Invalid")
+    assert status["message"] == "the server rejected our request due to an error in our request"
+    _, live = await api.request("GET", api.path("leases", "x"))
+    assert live["spec"]["holderIdentity"] == "a"
 
 
 async def test_an_update_replaces_the_object(api: Api) -> None:

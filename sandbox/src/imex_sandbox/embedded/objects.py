@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import jsonpatch
+
 from imex_sandbox.embedded.kinds import NAMESPACES, PODS, Kind
 from imex_sandbox.embedded.patches import apply, changed_leaves, merge, with_manager
 from imex_sandbox.embedded.statuses import (
@@ -18,6 +20,7 @@ from imex_sandbox.embedded.statuses import (
     invalid,
     not_found,
     not_supported,
+    unprocessable,
 )
 from imex_sandbox.embedded.storage import Key, Storage, Stored
 
@@ -84,6 +87,16 @@ class Objects:
         """A JSON merge patch."""
         live = self.get(kind, key).document
         return self._replace(kind, key, live, merge(live, patch), subresource, manager)
+
+    def json_patch(
+        self, kind: Kind, key: Key, operations: list[Json], *, subresource: str = "", manager: str = ""
+    ) -> Stored:
+        live = self.get(kind, key).document
+        try:
+            after = jsonpatch.apply_patch(live, operations)
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+            raise unprocessable() from error
+        return self._replace(kind, key, live, after, subresource, manager)
 
     def update(self, kind: Kind, key: Key, body: Json, *, subresource: str = "", manager: str = "") -> Stored:
         live = self.get(kind, key).document

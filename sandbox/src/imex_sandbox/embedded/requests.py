@@ -15,6 +15,7 @@ from imex_sandbox.embedded.storage import Key
 from imex_sandbox.embedded.watches import Watch
 
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 
 
@@ -106,6 +107,11 @@ def _patched(objects: Objects, target: Target, request: Request) -> bytes:
     if request.content_type == _MERGE_PATCH:
         patch, part = _object(request.body), target.subresource
         return objects.patch(kind, key, patch, subresource=part, manager=request.manager).encoded
+    if request.content_type == _JSON_PATCH:
+        operations = msgspec.json.decode(request.body, type=list[Json])
+        return objects.json_patch(
+            kind, key, operations, subresource=target.subresource, manager=request.manager
+        ).encoded
     if request.content_type == _APPLY_PATCH and not target.subresource:
         body, force = yaml.safe_load(request.body), request.query.get("force") == "true"
         return objects.apply(kind, key, body, manager=request.manager, force=force).encoded

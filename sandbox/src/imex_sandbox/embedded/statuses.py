@@ -52,6 +52,11 @@ def invalid(kind: str, name: str, cause: str) -> ApiError:
     return ApiError(422, f'{kind} "{name}" is invalid: {cause}', name=name, kind=kind)
 
 
+def unprocessable() -> ApiError:
+    """An operation of a JSON Patch failed. A real API server does not say which, or why."""
+    return ApiError(422, "the server rejected our request due to an error in our request")
+
+
 def expired(message: str) -> ApiError:
     return ApiError(410, message)
 

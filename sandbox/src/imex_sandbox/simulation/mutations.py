@@ -5,7 +5,6 @@ check is made, so it must be kept up to date with the code that it patches.
 """
 
 import importlib
-import json
 from collections.abc import Callable
 from multiprocessing import Pool
 from typing import Any, NamedTuple
@@ -14,7 +13,8 @@ from msgspec import structs
 
 from imex_dra.api.meta import is_deleting, key_of
 from imex_dra.api.nvlinkpartition import MemberState
-from imex_dra.kube.patch import merge_patch
+from imex_dra.kube.client import JSON_PATCH
+from imex_dra.kube.patch import json_patch
 from imex_sandbox.simulation.run import Outcome, Story, simulate
 
 
@@ -75,11 +75,10 @@ def _acknowledge_without_fence(original: Any) -> Any:
 
 def _write_without_version(original: Any) -> Any:
     async def patch_changes(client: Any, resource: Any, before: Any, after: Any, *, subresource: str = "") -> Any:
-        if before == after:
+        operations, key = json_patch(before, after), key_of(before)
+        if not operations:
             return before
-        live = json.loads(await client.get_raw(resource, key_of(before)))
-        patch = merge_patch(before, after, live)
-        return await client.patch(resource, key_of(before), patch, subresource=subresource) if patch else before
+        return await client.patch(resource, key, operations, subresource=subresource, content_type=JSON_PATCH)
 
     return patch_changes
 
