@@ -46,7 +46,7 @@ _STATUS_DELAY = 0.6
 """Seconds in which changes of a ComputeDomain's nodes are gathered into one status write. Long enough that the
 write does not compete with the start of a pod that starts quickly."""
 
-WORKERS = 8
+WORKERS = 16
 """Of each kind. They wait for the API server most of the time: with few of them, an answer that takes 50 ms would
 limit the changes per second, and the status would fall behind."""
 

@@ -14,11 +14,11 @@ from imex_dra.base.errors import Misconfigured
 from imex_dra.kube.transport import Transport
 
 _TIMEOUT = httpx2.Timeout(10)
-_CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
+_CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=60)
 """Each watch uses a connection, and a simulated rack has more watches than httpx's default limit of 100.
 
 Idle connections are kept for 60 s (httpx: 5 s), so that most prepares read their claim without a TLS handshake.
-The API server closes idle connections after 90 s.
+The API server closes idle connections after 90 s. A controller that catches up uses a connection for each worker.
 """
 _KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
