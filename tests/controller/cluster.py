@@ -34,6 +34,7 @@ from imex_dra.base.errors import NotFound
 from imex_dra.controller.caches import Caches
 from imex_dra.controller.computedomains import ComputeDomainReconciler
 from imex_dra.controller.nvlinkpartitions import NVLinkPartitionReconciler
+from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.events import EventRecorder
 from tests.controller.claims import claim as allocated
@@ -45,10 +46,10 @@ from tests.controller.partition import nvlink_node
 class Reconcilers:
     """The reconcilers of one controller, and its caches."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, settings: Settings = DEFAULTS) -> None:
         self.client, self.caches = client, Caches()
         self.events = EventRecorder(client, "test", Clock())
-        self.partitions = NVLinkPartitionReconciler(client, self.caches, self.events, Clock())
+        self.partitions = NVLinkPartitionReconciler(client, self.caches, self.events, Clock(), settings)
         # What is held back depends on time; tests that are about it say so.
         self.domains = ComputeDomainReconciler(client, self.caches, self.events, Clock(), start_period=0.0)
 
@@ -79,8 +80,8 @@ class Cluster:
         await self.client.create(NAMESPACES, Namespace(ObjectMeta(name=self.namespace)))
         return self
 
-    async def reconcilers(self) -> Reconcilers:
-        reconcilers = Reconcilers(self.client)
+    async def reconcilers(self, settings: Settings = DEFAULTS) -> Reconcilers:
+        reconcilers = Reconcilers(self.client, settings)
         await reconcilers.sync()
         return reconcilers
 

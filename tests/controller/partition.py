@@ -45,6 +45,7 @@ def nvlink_node(
     imex_partition: str = "",
     channel_count: int = 0,
     driver_version: str = "",
+    product: str = "",
     max_claims: int = 0,
     started_at: str = "",
 ) -> NVLinkNode:
@@ -62,6 +63,7 @@ def nvlink_node(
         imex_partition=imex_partition,
         channel_count=channel_count,
         driver_version=driver_version,
+        product=product,
         max_claims=max_claims,
         imex_started_at=started_at,
     )

@@ -162,6 +162,17 @@ def test_groups_of_driver_versions_are_named_the_largest_first() -> None:
     assert "VersionSkew" not in found(RACK, same)
 
 
+def test_members_that_offer_different_numbers_of_channels_are_named() -> None:
+    counts = {node: report(node, channel_count=1024 if node == "b" else 2048) for node in "abcde"}
+    skew = found(RACK, counts)["ChannelSkew"]
+    assert (skew.status, skew.reason) == ("True", "SeveralChannelCounts")
+    assert "2048 on a, c, d, e; 1024 on b; load the GPU driver" in skew.message
+    same = {node: report(node, channel_count=2048) for node in "abcde"} | {"b": report("b", channel_count=0)}
+    after = found(RACK, same, (skew,))["ChannelSkew"]
+    assert (after.status, after.reason) == ("False", "OneChannelCount")
+    assert "ChannelSkew" not in found(RACK, same)
+
+
 def test_a_partition_without_members_is_not_ready() -> None:
     assert said((), {}) == {"Ready": ("False", "this partition has no members")}
 

@@ -13,6 +13,7 @@ from imex_dra.api.views import NODES
 from imex_dra.base.errors import Invalid, NotFound
 from imex_dra.cli.forget import command as forget_node
 from imex_dra.controller.forgetting import forget, partitions_to_forget
+from imex_dra.controller.settings import Settings
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.controller.cluster import Cluster
 
@@ -48,6 +49,29 @@ async def test_a_partition_that_nobody_uses_is_deleted_and_created_again_when_a_
     after = await cluster.live_partition()
     assert after.metadata.uid != before.metadata.uid
     assert after.status.epoch > before.status.epoch, "a node that returns with an older fence is not refused"
+
+
+@pytest.mark.parametrize(
+    ("product", "max_nodes", "expected"),
+    [("NVIDIA GB200", 0, 24), ("NVIDIA GH200 144G HBM3e", 0, 22), ("", 0, 24), ("NVIDIA GB200", 40, 40)],
+    ids=["NVL72", "NVL32", "unknown", "flag"],
+)
+async def test_the_machine_decides_how_many_nodes_a_partition_can_have(
+    cluster: Cluster, product: str, max_nodes: int, expected: int
+) -> None:
+    await cluster.create_node("a", product=product)
+    reconcilers = await cluster.reconcilers(settings=Settings(max_nodes=max_nodes))
+    await cluster.settle(reconcilers)
+    assert (await cluster.live_partition()).spec.max_nodes == expected
+
+
+async def test_more_nodes_than_expected_find_an_index_if_they_report_first(cluster: Cluster) -> None:
+    nodes = [await cluster.create_node(f"n{n}", address=f"10.0.0.{n}") for n in range(30)]
+    reconcilers = await cluster.reconcilers()
+    await cluster.settle(reconcilers)
+    partition = await cluster.live_partition()
+    assert partition.spec.max_nodes == 36
+    assert {member.node for member in partition.status.members} == set(nodes)
 
 
 async def test_a_partition_in_use_is_not_deleted_and_says_why(cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
  *
  *   driver 580.95.05                driver version
  *   newest 3                        newest version of the fabric struct that this library supports
+ *   name NVIDIA GB200               product name of every GPU; default: not supported
  *   gpu 3 0 <uuid> 7 0x1555 1       state, status, cluster UUID as 32 hex digits, clique, health mask, summary
  *   platform SN123 4 3              chassis serial, slot number and tray index of every GPU; default: not supported
  *   fail <function> 9               the function returns this error
@@ -115,6 +116,15 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)(uintptr_t)(index + 1);
     return enter("nvmlDeviceGetHandleByIndex_v2");
+}
+
+int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    char line[512], found[96] = "";
+    (void)device;
+    if (!line_of("name", 0, line, sizeof line) || sscanf(line, "name %95[^\n]", found) != 1)
+        return NOT_SUPPORTED;
+    snprintf(name, length, "%s", found);
+    return enter("nvmlDeviceGetName");
 }
 
 int nvmlDeviceGetPlatformInfo(void *device, struct platform_info *info) {

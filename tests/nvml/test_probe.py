@@ -94,6 +94,21 @@ async def test_the_reason_says_where_in_the_rack_the_gpu_is(host: StubHost) -> N
     assert "GPU 1 (chassis SN1234, slot 4, tray 200)" in (await read(host)).fabric.reason
 
 
+async def test_each_gpu_is_reported_with_its_own_state(host: StubHost) -> None:
+    host.gpus(StubGpu(), StubGpu(IN_PROGRESS), StubGpu(status=10), extra=["name NVIDIA GB200"])
+    reading = await read(host)
+    assert (reading.product, reading.gpu_count) == ("NVIDIA GB200", 3)
+    assert [(gpu.index, gpu.state) for gpu in reading.gpus] == [(0, OK), (1, PENDING), (2, BROKEN)]
+    assert reading.gpus[2].reason == "GPU 2 failed to register with the fabric: Timeout"
+
+
+async def test_a_gpu_that_nvml_does_not_list_is_mentioned_although_the_fabric_is_ok(host: StubHost) -> None:
+    host.gpus(*[StubGpu()] * 3, on_pci=4)
+    reading = await read(host)
+    assert (reading.fabric.state, reading.gpu_count, len(reading.gpus)) == (OK, 4, 3)
+    assert "NVML lists 3 GPUs, but the PCI bus has 4" in reading.fabric.reason
+
+
 async def test_none_is_not_reported_while_nvml_lists_fewer_gpus_than_the_pci_bus(host: StubHost) -> None:
     host.gpus(*[StubGpu(NOT_SUPPORTED)] * 3, on_pci=4)
     fabric = (await read(host)).fabric

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.errors import Misconfigured
+from imex_dra.hardware.racks import rack_nodes
 from imex_sandbox.cluster.settings import flags
 from imex_sandbox.profiles import DEFAULT_CLIQUE, PROFILES, Profile
 from imex_sandbox.racks import Cluster, Rack, layout, load, of_racks, partitions_of
@@ -104,16 +105,22 @@ def test_a_rack_has_the_nodes_of_its_profile_in_one_partition(profile: Profile) 
     assert len(nodes) == profile.nodes
 
 
-def test_nodes_gpus_and_indexes_of_each_profile() -> None:
-    sizes = {name: (profile.nodes, profile.gpus, profile.max_nodes) for name, profile in PROFILES.items()}
+def test_nodes_and_gpus_of_each_profile() -> None:
+    sizes = {name: (profile.nodes, profile.gpus) for name, profile in PROFILES.items()}
     assert sizes == {
-        "gb200-nvl72": (18, 4, 24),
-        "gb300-nvl72": (18, 4, 24),
-        "gb200-nvl36x2": (18, 4, 24),
-        "gh200-nvl32": (16, 2, 22),
-        "vr-nvl72": (18, 4, 24),
-        "hgx-h100": (4, 8, 0),
+        "gb200-nvl72": (18, 4),
+        "gb300-nvl72": (18, 4),
+        "gb200-nvl36x2": (18, 4),
+        "gh200-nvl32": (16, 2),
+        "vr-nvl72": (18, 4),
+        "hgx-h100": (4, 8),
     }
+
+
+def test_the_controller_knows_how_many_nodes_each_multi_node_profile_has() -> None:
+    for profile in PROFILES.values():
+        if profile.multi_node:
+            assert rack_nodes(profile.product) == profile.nodes
 
 
 def test_equal_racks_are_named_r0_and_r1() -> None:

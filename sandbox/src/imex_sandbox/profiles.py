@@ -8,9 +8,6 @@ from msgspec import Struct
 DEFAULT_CLIQUE = 32766
 """The clique id of a rack that is not divided into partitions. User-defined partitions count from 1."""
 
-SPARE_INDEXES = 6
-"""Indexes beyond the nodes of a partition: a replacement node needs one before that of the old node is free."""
-
 
 class Profile(Struct, frozen=True):
     name: str
@@ -24,11 +21,6 @@ class Profile(Struct, frozen=True):
     """Whether NVLink connects the nodes."""
     chassis: int = 1
     """How many physical racks form one fabric."""
-
-    @property
-    def max_nodes(self) -> int:
-        """How many indexes the IMEX domain of the machine has; 0 if there is no domain."""
-        return self.nodes + SPARE_INDEXES if self.multi_node else 0
 
 
 PROFILES = {

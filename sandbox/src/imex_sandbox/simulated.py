@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from imex_dra.api.names import PartitionId
-from imex_dra.api.nvlinknode import Fabric, FabricState, Isolation
+from imex_dra.api.nvlinknode import Fabric, FabricState, GpuFabric, Isolation
 from imex_dra.base.errors import Misconfigured
 from imex_dra.cdi.spec import ContainerEdits, Mount
 from imex_dra.hardware.host import channel_device_node, channel_major
@@ -107,6 +107,9 @@ def to_reading(file: HardwareFile) -> Reading:
         fabric=fabric,
         partition=PartitionId(file.partition if ok else ""),
         driver_version=file.driver_version,
+        product=file.gpus[0].name if file.gpus else "",
+        gpu_count=len(file.gpus),
+        gpus=tuple(GpuFabric(index, fabric.state, fabric.reason) for index in range(len(file.gpus))),
         channel_count=file.channel_count,
         boot_id=file.boot_id,
         isolation=file.isolation,

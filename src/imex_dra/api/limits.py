@@ -28,5 +28,8 @@ MAX_TIME = 32
 MAX_NODES = 4096
 """In one partition."""
 
+MAX_GPUS = 256
+"""In one node."""
+
 MAX_CHANNELS = 1 << 20
 """In one partition: a channel is a minor device number, which has 20 bits."""

@@ -14,6 +14,7 @@ from imex_dra.api.limits import (
     MAX_ADDRESS,
     MAX_CHANNELS,
     MAX_COUNTER,
+    MAX_GPUS,
     MAX_NAME,
     MAX_NODES,
     MAX_TEXT,
@@ -75,6 +76,18 @@ class Fabric(View, frozen=True, gc=False):
     ] = ""
 
 
+class GpuFabric(View, frozen=True, gc=False):
+    """One GPU's part of the node's fabric."""
+
+    index: Annotated[int, Meta(ge=0, le=MAX_GPUS - 1, description="Index of the GPU in NVML.")]
+    state: Annotated[FabricState, Meta(description="As in fabric; none: this GPU has no multi-node NVLink.")] = (
+        shown(FabricState.PENDING)
+    )
+    reason: Annotated[
+        str, Meta(max_length=MAX_TEXT, description="Why it is not ok, or what is degraded; one sentence.")
+    ] = ""
+
+
 class Isolation(View, frozen=True, gc=False):
     """Whether only this driver hands out channels on the node."""
 
@@ -123,6 +136,24 @@ class NVLinkNodeStatus(View, frozen=True):
         ),
     ] = ""
     driver_version: Annotated[str, Meta(max_length=MAX_UID, description="Version of the GPU driver.")] = ""
+    product: Annotated[
+        str,
+        Meta(
+            max_length=MAX_UID,
+            description="Product name of the GPUs; it decides how many nodes a new NVLinkPartition can have.",
+        ),
+    ] = ""
+    gpu_count: Annotated[
+        int, Meta(ge=0, le=MAX_GPUS, description="Number of NVIDIA GPUs on the PCI bus; 0 if it cannot be read.")
+    ] = 0
+    gpus: Annotated[
+        tuple[GpuFabric, ...],
+        Meta(
+            max_length=MAX_GPUS,
+            description="The fabric of each GPU that NVML lists.",
+            extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["index"]},
+        ),
+    ] = ()
     channel_count: Annotated[
         int, Meta(ge=0, le=MAX_CHANNELS, description="Number of channels that the GPU driver offers.")
     ] = 0

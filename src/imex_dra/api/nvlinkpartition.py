@@ -42,6 +42,10 @@ NOT_CONNECTED = "NotConnected"
 VERSION_SKEW = "VersionSkew"
 """Condition: True while members run different versions of the GPU driver; the message names the groups."""
 
+CHANNEL_SKEW = "ChannelSkew"
+"""Condition: True while the GPU drivers of members offer different numbers of channels; the message names the
+groups."""
+
 DELETION_BLOCKED = "DeletionBlocked"
 """Condition: True while a deleted NVLinkPartition is still in use; the message says by what."""
 
@@ -218,8 +222,8 @@ class NVLinkPartitionStatus(View, frozen=True):
     conditions: Annotated[
         tuple[Condition, ...],
         Meta(
-            description="Ready; and NotConnected, VersionSkew, ChannelsReusable, NodesAdmitted, CliqueLabels,"
-            " OtherDriver and DeletionBlocked once they have had something to say.",
+            description="Ready; and NotConnected, VersionSkew, ChannelSkew, ChannelsReusable, NodesAdmitted,"
+            " CliqueLabels, OtherDriver and DeletionBlocked once they have had something to say.",
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
         ),
     ] = ()

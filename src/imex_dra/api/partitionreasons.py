@@ -162,7 +162,8 @@ def no_index(*, node: str, partition: str, max_nodes: int) -> Explanation:
     return Explanation(
         Reason.NO_INDEX,
         f"NVLink partition {partition} has no free index for node {node}: all {max_nodes} are taken",
-        _FORGET,
+        f"{_FORGET}; if the machine has more nodes, drain it, set imex controller --max-nodes and delete the"
+        " NVLinkPartition",
     )
 
 
@@ -258,3 +259,15 @@ def several_versions(*, groups: Sequence[str]) -> Explanation:
 
 def one_version() -> Explanation:
     return Explanation(Reason.ONE_VERSION, "all members run the same version of the GPU driver")
+
+
+def several_channel_counts(*, groups: Sequence[str]) -> Explanation:
+    return Explanation(
+        Reason.SEVERAL_CHANNEL_COUNTS,
+        f"the GPU drivers of the members offer different numbers of channels: {listed(groups, '; ')}",
+        "load the GPU driver with the same NVreg_ImexChannelCount on all nodes",
+    )
+
+
+def one_channel_count() -> Explanation:
+    return Explanation(Reason.ONE_CHANNEL_COUNT, "the GPU drivers of all members offer equally many channels")

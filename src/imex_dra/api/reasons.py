@@ -84,6 +84,8 @@ class Reason(StrEnum):
     NO_SUCH_COMPUTE_DOMAIN = "NoSuchComputeDomain"
     ONE_PARTITION = "OnePartition"
     ONE_VERSION = "OneVersion"
+    SEVERAL_CHANNEL_COUNTS = "SeveralChannelCounts"
+    ONE_CHANNEL_COUNT = "OneChannelCount"
     OTHER_DRIVER_ON_NODE = "OtherDriverOnNode"
     OTHER_DRIVER_PRESENT = "OtherDriverPresent"
     OTHER_NAMESPACE = "OtherNamespace"

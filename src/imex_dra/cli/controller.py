@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import NAMESPACE
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
 from imex_dra.controller.leader import run
@@ -37,17 +38,26 @@ from imex_dra.kube.client import Client
     show_default=True,
     help="Channels that the ComputeDomains of one namespace may have in each NVLink partition; 0: no limit.",
 )
+@click.option(
+    "--max-nodes",
+    type=click.IntRange(0, MAX_NODES),
+    default=DEFAULTS.max_nodes,
+    show_default=True,
+    help="Nodes that an NVLink partition can have at a time, spares included. It cannot be changed for a partition"
+    " that exists. 0: 6 more than the machine has, which follows from its GPUs (24 for an NVL72).",
+)
 @log_level_option
 def command(
     kubeconfig: Path | None,
     namespace: str,
     suspend_after: float,
     max_channels_per_namespace: int,
+    max_nodes: int,
     log_level: str,
 ) -> None:
     async def main() -> None:
         client = Client.connect("imex-controller", kubeconfig)
-        settings = Settings(suspend_after, max_channels_per_namespace)
+        settings = Settings(suspend_after, max_channels_per_namespace, max_nodes)
         try:
             await run(client, namespace=namespace, settings=settings)
         finally:

@@ -35,14 +35,12 @@ from imex_dra.controller.plausibility import Counters
 from imex_dra.controller.recovery import may_recover
 from imex_dra.controller.releases import ReleaseCheck
 from imex_dra.controller.settings import DEFAULTS, Settings
+from imex_dra.hardware.racks import index_count
 from imex_dra.kube.client import Client
 from imex_dra.kube.events import EventRecorder
 from imex_dra.kube.patch import patch_changes
 
 log = structlog.get_logger()
-
-MAX_NODES = 24
-"""The 18 nodes of an NVL72, and six spare indexes for nodes that replace others whose index is not free yet."""
 
 
 class NVLinkPartitionReconciler:
@@ -86,11 +84,14 @@ class NVLinkPartitionReconciler:
 
     async def _create_if_needed(self, name: PartitionId) -> NVLinkPartition | None:
         """A node in the partition needs it. A node elsewhere that still holds one of its channels does not."""
-        if not any(found.status.partition == name for found in self._reports(name)):
+        members = [report.status for report in self._reports(name) if report.status.partition == name]
+        if not members:
             return None
+        product = next((status.product for status in members if status.product), "")
+        max_nodes = self._settings.max_nodes or index_count(product, reporting=len(members))
         partition = NVLinkPartition(
             AnnotatedMeta(name=name, finalizers=(PARTITION_FINALIZER,)),
-            NVLinkPartitionSpec(max_nodes=MAX_NODES, name_format=name_format(name)),
+            NVLinkPartitionSpec(max_nodes=max_nodes, name_format=name_format(name)),
         )
         try:
             return await self._client.create(NVLINK_PARTITIONS, partition)

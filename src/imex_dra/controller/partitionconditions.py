@@ -4,7 +4,7 @@ The message names the member that is the cause, not the members that notice it: 
 one, that one is named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from imex_dra.api.limits import MAX_TEXT
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import FabricState, NVLinkNode, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import (
+    CHANNEL_SKEW,
     CHANNELS_REUSABLE,
     DELETION_BLOCKED,
     NODES_ADMITTED,
@@ -67,6 +68,7 @@ def conditions(
     for type_, problem, otherwise, status_if_problem in (
         (NOT_CONNECTED, _not_connected(pairs), partitionreasons.members_connected(), True),
         (VERSION_SKEW, _version_skew(status.members, nvlink_nodes), partitionreasons.one_version(), True),
+        (CHANNEL_SKEW, _channel_skew(status.members, nvlink_nodes), partitionreasons.one_channel_count(), True),
         (CHANNELS_REUSABLE, problems.reuse, partitionreasons.channels_reusable(), False),
         (NODES_ADMITTED, problems.admission, partitionreasons.nodes_admitted(), False),
         (DELETION_BLOCKED, _uses(status) if problems.is_deleting else None, partitionreasons.unused(), True),
@@ -187,12 +189,24 @@ def _not_connected(pairs: Sequence[Pair]) -> Explanation | None:
 
 
 def _version_skew(members: Sequence[Member], nvlink_nodes: Mapping[str, NVLinkNode]) -> Explanation | None:
-    groups: dict[str, list[str]] = {}
+    groups = _groups(members, nvlink_nodes, lambda status: status.driver_version)
+    return partitionreasons.several_versions(groups=groups) if len(groups) > 1 else None
+
+
+def _channel_skew(members: Sequence[Member], nvlink_nodes: Mapping[str, NVLinkNode]) -> Explanation | None:
+    groups = _groups(members, nvlink_nodes, lambda status: status.channel_count)
+    return partitionreasons.several_channel_counts(groups=groups) if len(groups) > 1 else None
+
+
+def _groups(
+    members: Sequence[Member],
+    nvlink_nodes: Mapping[str, NVLinkNode],
+    value: Callable[[NVLinkNodeStatus], str | int],
+) -> list[str]:
+    """Members by what they report, the largest group first. What a member does not know yet does not count."""
+    groups: dict[str | int, list[str]] = {}
     for member in staying(members):
-        nvlink_node = nvlink_nodes.get(member.node)
-        if nvlink_node is not None and nvlink_node.status.driver_version:
-            groups.setdefault(nvlink_node.status.driver_version, []).append(member.node)
-    if len(groups) < 2:
-        return None
-    ordered = sorted(groups, key=lambda version: (-len(groups[version]), version))
-    return partitionreasons.several_versions(groups=[f"{v} on {listed(sorted(groups[v]))}" for v in ordered])
+        if (report := nvlink_nodes.get(member.node)) and (found := value(report.status)):
+            groups.setdefault(found, []).append(member.node)
+    ordered = sorted(groups, key=lambda found: (-len(groups[found]), str(found)))
+    return [f"{found} on {listed(sorted(groups[found]))}" for found in ordered]

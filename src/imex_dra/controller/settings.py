@@ -8,6 +8,8 @@ class Settings(NamedTuple):
     """Seconds until a member that is Unknown may be Suspended. A node that reboots is back earlier."""
     max_channels_per_namespace: int = 0
     """In each NVLink partition; 0 for no limit."""
+    max_nodes: int = 0
+    """Indexes of an NVLink partition that is created from now on; 0: what the GPUs' product needs, and spares."""
 
 
 DEFAULTS = Settings()

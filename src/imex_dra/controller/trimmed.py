@@ -80,7 +80,7 @@ def trimmed_node(node: Node) -> Node:
 
 
 def trimmed_nvlink_node(report: NVLinkNode) -> NVLinkNode:
-    """Without conditions other than Ready, and with shared names."""
+    """Without GPUs, without conditions other than Ready, and with shared names."""
     meta, status = report.metadata, report.status
     return NVLinkNode(
         ObjectMeta(intern(meta.name), meta.namespace, meta.uid, meta.resource_version, labels=_NO_LABELS),
@@ -88,6 +88,8 @@ def trimmed_nvlink_node(report: NVLinkNode) -> NVLinkNode:
             status,
             partition=intern(status.partition),
             imex_partition=intern(status.imex_partition),
+            product=intern(status.product),
+            gpus=(),
             driver_version=intern(status.driver_version),
             held_channels=tuple(
                 HeldChannel(intern(held.partition), held.channel, intern(held.compute_domain))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import pynvml  # type: ignore[import-untyped]
+from msgspec import structs
 
 from imex_dra.hardware.report import (
     FabricInfo,
@@ -62,13 +63,20 @@ def _call(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _gpu(index: int) -> Gpu:
-    platform = None
+    gpu = Gpu(index)
     try:
         handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-        platform = _platform_info(handle)
-        return Gpu(index, fabric=_fabric_info(handle), platform=platform)
+        gpu = structs.replace(gpu, product=_product(handle), platform=_platform_info(handle))
+        return structs.replace(gpu, fabric=_fabric_info(handle))
     except CallError as error:
-        return Gpu(index, platform=platform, failed_call=error.failed_call)
+        return structs.replace(gpu, failed_call=error.failed_call)
+
+
+def _product(handle: Any) -> str:
+    try:
+        return str(_call(pynvml.nvmlDeviceGetName, handle))
+    except CallError:
+        return ""
 
 
 def _fabric_info(handle: Any) -> FabricInfo:

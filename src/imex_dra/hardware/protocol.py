@@ -5,7 +5,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from imex_dra.api.names import PartitionId
-from imex_dra.api.nvlinknode import Fabric, Isolation
+from imex_dra.api.nvlinknode import Fabric, GpuFabric, Isolation
 from imex_dra.cdi.spec import ContainerEdits
 
 
@@ -21,6 +21,11 @@ class Reading(Struct, frozen=True):
     isolation: Isolation = Isolation()
     channel_major: int = 0
     """Major number of the channel devices; 0 while the GPU driver offers none."""
+    product: str = ""
+    """Product name of the GPUs."""
+    gpu_count: int = 0
+    """NVIDIA GPUs on the PCI bus; 0 if it cannot be read."""
+    gpus: tuple[GpuFabric, ...] = ()
 
 
 class Hardware(Protocol):

@@ -44,6 +44,7 @@ class PlatformInfo(Struct, frozen=True):
 
 class Gpu(Struct, frozen=True):
     index: int
+    product: str = ""
     fabric: FabricInfo | None = None
     platform: PlatformInfo | None = None
     failed_call: FailedCall | None = None

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from imex_dra.api.names import CHANNEL_DEVICE_CLASS, PartitionId, partition_id
-from imex_dra.api.nvlinknode import Fabric, FabricState
+from imex_dra.api.nvlinknode import Fabric, FabricState, GpuFabric
 from imex_dra.hardware.health import Severity, evaluate_health
 from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import (
@@ -69,6 +69,9 @@ def evaluate(report: Report) -> Reading:
         fabric=Fabric(verdict.state, verdict.reason),
         partition=verdict.partition,
         driver_version=_driver_version(report),
+        product=_product(report.nvml),
+        gpu_count=report.kernel.pci_gpus or 0,
+        gpus=_gpus(report.nvml),
         channel_count=report.kernel.channel_count or 0,
         boot_id=report.kernel.boot_id,
         isolation=report.isolation,
@@ -78,6 +81,18 @@ def evaluate(report: Report) -> Reading:
 
 def _driver_version(report: Report) -> str:
     return report.nvml.driver_version if isinstance(report.nvml, NvmlAnswer) else report.kernel.driver_version
+
+
+def _product(nvml: NvmlResult) -> str:
+    gpus = nvml.gpus if isinstance(nvml, NvmlAnswer) else ()
+    return next((gpu.product for gpu in gpus if gpu.product), "")
+
+
+def _gpus(nvml: NvmlResult) -> tuple[GpuFabric, ...]:
+    if not isinstance(nvml, NvmlAnswer):
+        return ()
+    verdicts = ((gpu.index, _gpu_verdict(gpu)) for gpu in nvml.gpus)
+    return tuple(GpuFabric(index, verdict.state, verdict.reason) for index, verdict in verdicts)
 
 
 def _node_verdict(nvml: NvmlResult, kernel: KernelInfo) -> FabricVerdict:
@@ -111,8 +126,11 @@ def _combine(gpus: Sequence[Gpu], pci_gpus: int | None) -> FabricVerdict:
         return FabricVerdict(
             FabricState.BROKEN, f"{outside[0]} has no cluster UUID, but other GPUs are in {partitions[0]}"
         )
-    limits = [verdict.reason for verdict in attached if verdict.reason]
-    return FabricVerdict(FabricState.OK, _summarize(limits, len(gpus)), PartitionId(partitions[0]))
+    limits = _summarize([verdict.reason for verdict in attached if verdict.reason], len(gpus))
+    missing = ""
+    if pci_gpus is not None and pci_gpus > len(gpus):
+        missing = f"NVML lists {len(gpus)} GPUs, but the PCI bus has {pci_gpus}: check the kernel log for Xid"
+    return FabricVerdict(FabricState.OK, "; ".join(filter(None, (limits, missing))), PartitionId(partitions[0]))
 
 
 def _gpu_verdict(gpu: Gpu) -> FabricVerdict:

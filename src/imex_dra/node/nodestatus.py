@@ -13,6 +13,7 @@ from imex_dra.api.nvlinknode import (
     READY,
     Fabric,
     FabricState,
+    GpuFabric,
     HeldChannel,
     ImexState,
     Isolation,
@@ -27,7 +28,7 @@ from imex_dra.node.grant import Snapshot, node_obstacle
 from imex_dra.node.lasting import unconnected_members
 from imex_dra.node.prepared import DiskError
 
-F = TypeVar("F", Fabric, Isolation)
+F = TypeVar("F", Fabric, GpuFabric, Isolation)
 
 
 def node_status(
@@ -57,6 +58,9 @@ def node_status(
         imex_state=snapshot.daemon.state,
         imex_started_at=_imex_started_at(snapshot, last),
         driver_version=snapshot.reading.driver_version,
+        product=snapshot.reading.product or last.product,
+        gpu_count=snapshot.reading.gpu_count,
+        gpus=tuple(_cut(gpu) for gpu in snapshot.reading.gpus),
         channel_count=snapshot.reading.channel_count or last.channel_count,
         max_claims=snapshot.max_claims,
         boot_id=snapshot.reading.boot_id or last.boot_id,
