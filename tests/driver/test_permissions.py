@@ -40,6 +40,8 @@ NOT_ALWAYS_USED: dict[str, set[Permission]] = {
         ("imex-dra.io", "nvlinkpartitions", "patch"),
         # When the same template was created by another client at the same moment.
         ("resource.k8s.io", "resourceclaimtemplates", "get"),
+        # When the certificate of IMEX daemons is renewed (controller/test_certificates.py).
+        ("", "secrets", "patch"),
         # When the same Event is repeated within minutes.
         ("events.k8s.io", "events", "patch"),
     },

@@ -30,6 +30,13 @@ FORGET_ANNOTATION = "imex-dra.io/forget"
 LEASE = "imex-controller"
 NAMESPACE = "imex-dra"
 
+DAEMON_SECRET = "imex-daemon-tls"
+"""The certificate of IMEX daemons, its key, and the certificate of its authority; mounted into daemon pods."""
+AUTHORITY_SECRET = "imex-daemon-ca"
+"""The certificate authority with its key. Only the controller reads it."""
+NOT_AFTER_ANNOTATION = "imex-dra.io/not-after"
+"""On both: when the certificate expires."""
+
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "imex-dra"
 """On every ResourceSlice of ours: one of the same driver name without it was published by another driver."""

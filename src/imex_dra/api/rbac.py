@@ -6,7 +6,7 @@ Tests compare the table with the audit log. A verb that no program uses is a bug
 from dataclasses import dataclass
 from typing import Any
 
-from imex_dra.api.names import NAMESPACE
+from imex_dra.api.names import AUTHORITY_SECRET, DAEMON_SECRET, NAMESPACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +16,14 @@ class Rule:
     verbs: frozenset[str]
     own_namespace: bool = False
     """Only in the namespace of the driver: a Role, not a ClusterRole."""
+    names: tuple[str, ...] = ()
+    """Only objects of these names; empty: all."""
 
 
-def _rule(resource: str, verbs: str, group: str = "", *, own_namespace: bool = False) -> Rule:
-    return Rule(group, resource, frozenset(verbs.split()), own_namespace)
+def _rule(
+    resource: str, verbs: str, group: str = "", *, own_namespace: bool = False, names: tuple[str, ...] = ()
+) -> Rule:
+    return Rule(group, resource, frozenset(verbs.split()), own_namespace, names)
 
 
 _DRA = "resource.k8s.io"
@@ -39,6 +43,9 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
         _rule("namespaces", "list watch"),
         _rule("events", "create patch", "events.k8s.io"),
         _rule("leases", "get create patch", "coordination.k8s.io", own_namespace=True),
+        # The certificate of IMEX daemons. RBAC cannot restrict the names of objects that are created.
+        _rule("secrets", "create", own_namespace=True),
+        _rule("secrets", "get patch", own_namespace=True, names=(AUTHORITY_SECRET, DAEMON_SECRET)),
         # Where another driver of the same name shows (controller/otherdriver.py).
         _rule("leases", "list watch", "coordination.k8s.io"),
         _rule("daemonsets", "list watch", "apps"),
@@ -83,9 +90,7 @@ def _permissions(kind: str, name: str, rules: list[Rule]) -> list[dict[str, Any]
             "apiVersion": f"{group}/v1",
             "kind": kind,
             "metadata": metadata,
-            "rules": [
-                {"apiGroups": [r.group], "resources": [r.resource], "verbs": sorted(r.verbs)} for r in rules
-            ],
+            "rules": [_policy(rule) for rule in rules],
         },
         {
             "apiVersion": f"{group}/v1",
@@ -95,3 +100,8 @@ def _permissions(kind: str, name: str, rules: list[Rule]) -> list[dict[str, Any]
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
         },
     ]
+
+
+def _policy(rule: Rule) -> dict[str, Any]:
+    policy = {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": sorted(rule.verbs)}
+    return policy | ({"resourceNames": list(rule.names)} if rule.names else {})

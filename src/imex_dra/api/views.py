@@ -3,7 +3,7 @@
 from msgspec import Raw, field
 from msgspec.structs import force_setattr
 
-from imex_dra.api.meta import ObjectMeta, Resource, View
+from imex_dra.api.meta import AnnotatedMeta, ObjectMeta, Resource, View
 from imex_dra.api.names import DRIVER
 from imex_dra.api.opaque import NO_PARAMETERS, kept_parameters, named_domain
 
@@ -38,6 +38,13 @@ class Node(View, frozen=True):
 
 class Namespace(View, frozen=True):
     metadata: ObjectMeta
+
+
+class Secret(View, frozen=True):
+    metadata: AnnotatedMeta
+    type: str = ""
+    data: dict[str, str] = {}
+    """Values in base64."""
 
 
 class OpaqueConfig(View, frozen=True):
@@ -258,6 +265,7 @@ class Event(View, frozen=True):
 
 PODS = Resource(Pod, "", "v1", "pods")
 NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
+SECRETS = Resource(Secret, "", "v1", "secrets")
 NAMESPACES = Resource(Namespace, "", "v1", "namespaces", namespaced=False)
 RESOURCE_CLAIMS = Resource(ResourceClaim, "resource.k8s.io", "v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES = Resource(ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from imex_dra.api.limits import MAX_NODES
-from imex_dra.api.names import NAMESPACE
+from imex_dra.api.names import DAEMON_SECRET, NAMESPACE
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
 from imex_dra.controller.leader import run
 from imex_dra.controller.settings import DEFAULTS, Settings
@@ -46,6 +46,13 @@ from imex_dra.kube.client import Client
     help="Nodes that an NVLink partition can have at a time, spares included. It cannot be changed for a partition"
     " that exists. 0: 6 more than the machine has, which follows from its GPUs (24 for an NVL72).",
 )
+@click.option(
+    "--daemon-certificates/--no-daemon-certificates",
+    default=True,
+    show_default=True,
+    help=f"Issue and renew the certificate of IMEX daemons in the Secret {DAEMON_SECRET}. A Secret of that name"
+    " that somebody else made is left alone.",
+)
 @log_level_option
 def command(
     kubeconfig: Path | None,
@@ -53,11 +60,12 @@ def command(
     suspend_after: float,
     max_channels_per_namespace: int,
     max_nodes: int,
+    daemon_certificates: bool,
     log_level: str,
 ) -> None:
     async def main() -> None:
         client = Client.connect("imex-controller", kubeconfig)
-        settings = Settings(suspend_after, max_channels_per_namespace, max_nodes)
+        settings = Settings(suspend_after, max_channels_per_namespace, max_nodes, daemon_certificates)
         try:
             await run(client, namespace=namespace, settings=settings)
         finally:

@@ -22,6 +22,7 @@ from imex_dra.controller.caches import (
     reported_partitions,
     staying_nodes,
 )
+from imex_dra.controller.certificates import CertificateKeeper
 from imex_dra.controller.changes import (
     concerns_domains,
     concerns_partition,
@@ -60,7 +61,9 @@ async def run(client: Client, *, namespace: str, settings: Settings = DEFAULTS) 
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     election = LeaderElection(client, Key(namespace, LEASE), identity, Clock())
     guard = OtherDriverGuard(client, identity, namespace, Clock())
-    await election.lead(lambda: guard.run(Leader(client, identity, settings=settings).run))
+    certificates = CertificateKeeper(client, namespace, Clock()) if settings.daemon_certificates else None
+    leader = Leader(client, identity, settings=settings, certificates=certificates)
+    await election.lead(lambda: guard.run(leader.run))
 
 
 class Leader:
@@ -75,12 +78,14 @@ class Leader:
         relabel_delay: float = _RELABEL_DELAY,
         settings: Settings = DEFAULTS,
         late_claim_delay: float = DELAY,
+        certificates: CertificateKeeper | None = None,
     ) -> None:
         self._client = client
         self._clock = clock or Clock()
         self._settings = settings
         self._relabel_delay = relabel_delay
         self._late_claim_delay = late_claim_delay
+        self._certificates = certificates
         self._caches = Caches()
         self._partitions: WorkQueue[PartitionId] = WorkQueue()
         self._compute_domains: WorkQueue[Key] = WorkQueue(group=lambda key: key.namespace)
@@ -98,6 +103,8 @@ class Leader:
         reflectors = self._caches.reflectors(self._client)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._events.run())
+            if self._certificates is not None:
+                group.create_task(self._certificates.run())
             for reflector in reflectors:
                 group.create_task(reflector.run())
             # A cache that is not synced lacks objects that exist: a plan from it would drop members and demand.

@@ -10,6 +10,8 @@ class Settings(NamedTuple):
     """In each NVLink partition; 0 for no limit."""
     max_nodes: int = 0
     """Indexes of an NVLink partition that is created from now on; 0: what the GPUs' product needs, and spares."""
+    daemon_certificates: bool = False
+    """Issue the certificate with which IMEX daemons authenticate each other."""
 
 
 DEFAULTS = Settings()

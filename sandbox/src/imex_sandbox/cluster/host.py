@@ -77,6 +77,7 @@ class Host:
         self.controller = driver.controller(
             paths.driver_kubeconfig(CONTROLLER),
             paths.log(CONTROLLER),
+            "--no-daemon-certificates",  # all daemons run on this machine
             *settings.flags(options.cluster.driver.controller_options),
         )
         self._running = ExitStack()
