@@ -38,6 +38,8 @@ NOT_ALWAYS_USED: dict[str, set[Permission]] = {
         # (controller/test_nvlinkpartition_reconciler.py).
         ("imex-dra.io", "nvlinkpartitions", "delete"),
         ("imex-dra.io", "nvlinkpartitions", "patch"),
+        # After a write was refused, to tell a conflict from an invalid object (kube/test_patch.py).
+        ("imex-dra.io", "nvlinkpartitions", "get"),
         # When the same template was created by another client at the same moment.
         ("resource.k8s.io", "resourceclaimtemplates", "get"),
         # When the certificate of IMEX daemons is renewed (controller/test_certificates.py).
