@@ -60,7 +60,7 @@ async def test_the_second_gets_the_lock_when_the_first_stops(tmp_path: Path, att
     first = LockHolder(lock)
     await until_async(lambda: first.has_lock)
     second = LockHolder(lock)
-    await until_async(lambda: len(attempts) >= 3)
+    await until_async(lambda: len(attempts) >= 3 or second.has_lock)
     assert attempts[:3] == [True, False, False]
     assert not second.has_lock
     await first.stop()
@@ -76,8 +76,8 @@ async def test_the_second_gets_the_lock_when_the_first_is_killed(tmp_path: Path,
     assert first.stdout is not None
     assert await first.stdout.readline() == b"locked\n"
     second = LockHolder(lock)
-    await until_async(lambda: len(attempts) >= 2)
-    assert attempts == [False, False]
+    await until_async(lambda: len(attempts) >= 2 or second.has_lock)
+    assert attempts[:2] == [False, False]
     assert not second.has_lock
     first.kill()
     await first.communicate()
