@@ -161,7 +161,9 @@ def test_kubectl_get_shows_the_columns_and_kubectl_wait_the_condition(
     control_plane.kubectl(
         "patch", "cd", "team-a", "-n", namespace, "--subresource=status", "--type=merge", f"-p={status}"
     )
-    control_plane.kubectl("wait", "cd/team-a", "-n", namespace, "--for=condition=Ready", "--timeout=60s")
+    control_plane.kubectl(
+        "wait", "cd/team-a", "-n", namespace, "--for=condition=Ready", "--timeout=60s", within=90
+    )
     heading, row = control_plane.kubectl("get", "computedomain", "-n", namespace).splitlines()
     assert heading.split() == ["NAME", "STATUS", "NODES", "PARTITIONS", "CHANNEL", "AGE"]
     assert row.split()[:5] == ["team-a", "Deleting", "17/18", "1", "7"]

@@ -83,4 +83,4 @@ def test_after_a_signal_a_program_cleans_up_and_exits_with_0(number: signal.Sign
         assert process.stdout.readline() == "started\n"
         os.kill(process.pid, number)
         assert process.stdout.read() == "cleaned up\n"
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

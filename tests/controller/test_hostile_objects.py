@@ -12,7 +12,7 @@ import pytest
 from imex_dra.api.meta import Key, key_of
 from imex_dra.api.names import DRIVER
 from imex_dra.api.views import EVENTS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ClaimStatus, ResourceClaim
-from imex_dra.base.errors import Undecodable
+from imex_dra.base.errors import NotFound, Undecodable
 from imex_dra.controller import releases
 from imex_dra.controller.leader import Leader
 from imex_dra.controller.settings import Settings
@@ -79,7 +79,10 @@ async def serve(cluster: Cluster, name: str, node: str) -> None:
 
     async def has_channel() -> bool:
         await cluster.acknowledge()
-        return (name, "Assigned") in (await cluster.channels()).values()
+        try:
+            return (name, "Assigned") in (await cluster.channels()).values()
+        except NotFound:  # the partition is created by another reconciler than the template
+            return False
 
     await until_async(has_channel, what=f"a channel for {name}")
 

@@ -94,7 +94,7 @@ class Scenario:
 
     async def replace_killed_controller(self) -> None:
         self.process.kill()
-        assert self.process.wait(within=10)
+        assert self.process.wait(within=60)
         # Otherwise the next one would wait until the Lease of the killed one expires.
         lease = await self.cluster.client.get(LEASES, Key(NAMESPACE, LEASE))
         await self.cluster.client.delete(LEASES, lease)

@@ -90,7 +90,9 @@ async def test_a_change_of_a_nodes_readiness_changes_its_membership(
 
     async with running(Leader(cluster.client, "test")):
         await until_async(lambda: is_member(MemberState.READY))
-        control_plane.kubectl("wait", "--for=condition=Ready", f"nvlinkpartition/{cluster.partition}")
+        # In a thread: the condition may still have to be written by the leader.
+        wait = ("wait", "--for=condition=Ready", f"nvlinkpartition/{cluster.partition}", "--timeout=60s")
+        await asyncio.to_thread(control_plane.kubectl, *wait, within=90)
         await cluster.set_node_ready(node, False)
         await until_async(lambda: is_member(MemberState.UNKNOWN))
         await cluster.set_node_ready(node, True)
@@ -186,6 +188,8 @@ async def test_the_life_of_a_computedomain_with_18_pods_costs_9_writes(
         await until_async(cluster.run_daemons)
         domain = await cluster.create_domain("one")
         await until_async(lambda: is_condition(cluster, "one", "Ready", "False"))
+        # The API server logs a request after it has responded.
+        await until_async(lambda: len(writes(control_plane, cluster)) >= 3)
         before = len(writes(control_plane, cluster))
         began = clock()
         claims = {node: await cluster.create_claim(domain, node, pod=f"pod-{node}") for node in nodes}

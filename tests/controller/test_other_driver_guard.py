@@ -50,7 +50,7 @@ def lease(namespace: str) -> dict[str, Any]:
         "metadata": {"name": "nvidia-dra-driver-gpu-controller", "namespace": namespace},
         "spec": {
             "holderIdentity": "pod-1",
-            "leaseDurationSeconds": 15,
+            "leaseDurationSeconds": 600,
             "renewTime": Clock().now().strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         },
     }
@@ -123,7 +123,7 @@ async def test_nothing_runs_while_the_other_driver_is_installed(
 ) -> None:
     work, found = Work(), make("gpu-operator")
     async with existing(control_plane, found):
-        message = await asyncio.wait_for(guarded(cluster, work), 30)
+        message = await asyncio.wait_for(guarded(cluster, work), 60)
         assert f"{found['kind']} gpu-operator/{found['metadata']['name']}" in message
         assert "resources.computeDomains.enabled=false" in message
         assert work.starts == 0
@@ -142,7 +142,7 @@ async def test_the_work_stops_when_the_other_driver_is_installed_and_runs_again_
     task = asyncio.create_task(guarded(cluster, work))
     await until_async(lambda: work.running)
     async with existing(control_plane, daemon_set("gpu-operator")):
-        await asyncio.wait_for(task, 30)
+        await asyncio.wait_for(task, 60)
         assert not work.running
         assert await condition(cluster) == "True"
     task = asyncio.create_task(guarded(cluster, work))
@@ -170,7 +170,7 @@ async def test_what_a_user_or_a_single_node_can_create_does_not_stop_the_cluster
         assert work.running
     of_a_user = (daemon_set(cluster.namespace), lease(cluster.namespace))
     async with existing(control_plane, *of_a_user), existing(control_plane, foreign_slice(node)):
-        message = await asyncio.wait_for(task, 30)
+        message = await asyncio.wait_for(task, 60)
     # It stopped only when there was a slice, too.
     assert f"DaemonSet {cluster.namespace}/" in message
     assert f"ResourceSlice {node}-" in message

@@ -168,7 +168,7 @@ async def test_every_compute_domain_is_served_and_no_channel_is_shared_while_lea
                 # A leader that was stopped for longer than its Lease wakes up beside the next one, and must end.
                 woken = datetime.now(UTC)
                 process.kill(signal.SIGCONT)
-                await asyncio.to_thread(process.wait, within=30)
+                await asyncio.to_thread(process.wait, within=60)
                 assert not process.running
                 late += [c for c in controllers.changes() if c.user == former and c.at > woken]
                 controllers.start()

@@ -65,7 +65,7 @@ class KubeletClient:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=response_type.FromString,
         )
-        return await call(request, timeout=20)
+        return await call(request, timeout=60)
 
 
 @asynccontextmanager

@@ -195,7 +195,7 @@ async def test_an_unknown_service_is_unimplemented_and_the_plugin_continues_to_s
     async with serving(FakeDriver(), paths), aio.insecure_channel(f"unix:{paths.service}") as channel:
         call: Any = channel.unary_unary("/k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin/NodePrepareResources")
         with pytest.raises(aio.AioRpcError) as refused:
-            await call(b"", timeout=20)
+            await call(b"", timeout=60)
         assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
         async with connect(paths.service) as kubelet:
             assert (await kubelet.prepare(*claims("u1"))).keys() == {"u1"}
@@ -264,12 +264,13 @@ async def test_a_stopping_instance_deregisters_first_and_serves_until_the_delay_
     paths, stop = sockets(kubelet_directory, "a1b2c3"), asyncio.Event()
 
     async def instance() -> None:
-        async with plugin.serving(FakeDriver(), paths, health=FakeHealth(), deregistration_delay=2.0):
+        async with plugin.serving(FakeDriver(), paths, health=FakeHealth(), deregistration_delay=5.0):
             await stop.wait()
 
     stopping = asyncio.create_task(instance())
     await until_async(paths.registration.exists)
     async with connect(paths.service) as kubelet:
+        assert await kubelet.prepare(*claims("u0"))  # connected before the delay begins
         stop.set()
         await until_async(lambda: not paths.registration.exists())
         assert await kubelet.prepare(*claims("u1"))

@@ -92,12 +92,17 @@ class DriverCluster:
         members = self.partition(partition)["status"].get("members", [])
         return [member["node"] for member in members if member["state"] != "Leaving"]
 
+    def summary(self, partition: str = PARTITION_A) -> dict[str, str]:
+        """State and nodes, as kubectl get shows them; empty while the controller has written none."""
+        found: dict[str, str] = self.partition(partition)["status"].get("summary", {})
+        return found
+
     def is_connected(self, partition: str) -> bool:
         """Whether every member is Ready and reports that it reaches all others: then no change is pending."""
         status = self.partition(partition)["status"]
         nodes = [member["node"] for member in status.get("members", [])]
         connected = [self.node_condition(node, "Connected").get("status") == "True" for node in nodes]
-        return status["summary"]["state"] == "UP" and all(connected)
+        return status.get("summary", {}).get("state") == "UP" and all(connected)
 
     def assigned_channel(self, domain_uid: str, partition: str = PARTITION_A) -> int | None:
         entries = self.partition(partition)["status"].get("channels", [])
@@ -111,7 +116,7 @@ class DriverCluster:
 
     def node_status(self, name: str) -> dict[str, Any]:
         """Status of the NVLinkNode."""
-        found: dict[str, Any] = self.kubectl.get("nvlinknode", name)["status"]
+        found: dict[str, Any] = self.kubectl.get("nvlinknode", name).get("status", {})
         return found
 
     def publishing_nodes(self) -> set[str]:

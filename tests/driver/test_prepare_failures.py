@@ -89,8 +89,12 @@ def test_the_imex_daemon_is_not_ready(cluster: DriverCluster, namespace: Namespa
         namespace.create_pod("p", "a1", template="stuck")
         cluster.until(lambda: namespace.get("pod", "p")["spec"].get("nodeName"))
         daemon.stop()
-    message = namespace.prepare_error("p")
-    daemon.start()
+        # Until it has noticed, `imex node` would prepare the claim.
+        cluster.until(lambda: cluster.node_status("a1").get("imexState") == "UNAVAILABLE")
+    try:
+        message = namespace.prepare_error("p")
+    finally:
+        daemon.start()
     assert "the IMEX daemon of node a1 is UNAVAILABLE, not READY" in message
     assert "delete the pod to reschedule it" in message
     assert waited_seconds(message) >= PREPARE_DEADLINE
@@ -104,11 +108,13 @@ def test_the_fabric_is_broken(cluster: DriverCluster, namespace: Namespace) -> N
         namespace.create_pod("p", "a1", template="broken")
         cluster.until(lambda: namespace.get("pod", "p")["spec"].get("nodeName"))
         cluster.write_hardware("a1", fabric=Fabric(FabricState.BROKEN, "GPU 2 reports route unhealthy"))
-        cluster.until(lambda: cluster.node_status("a1")["fabric"]["state"] == "broken")
-    message = namespace.prepare_error("p")
+        cluster.until(lambda: cluster.node_status("a1").get("fabric", {}).get("state") == "broken")
+    try:
+        message = namespace.prepare_error("p")
+    finally:
+        cluster.write_hardware("a1")
     assert "a1: the NVLink fabric is broken (GPU 2 reports route unhealthy)" in message
     assert waited_seconds(message) == 0
-    cluster.write_hardware("a1")
     cluster.until_published("a1")
     namespace.until_running_after_failure("p")
 
@@ -144,12 +150,13 @@ def test_with_the_default_deadline_the_error_arrives_before_the_kubelet_gives_up
 def test_the_computedomain_is_deleted_while_a_prepare_waits(cluster: DriverCluster, namespace: Namespace) -> None:
     namespace.create_domain("short-lived")
     with cluster.without_controller():
+        # Before the prepare begins: of its deadline there must be enough left for the deletion.
+        patch = '-p={"metadata":{"finalizers":null}}'
+        namespace.kubectl("patch", "computedomain", "short-lived", "--type=merge", patch)
         namespace.create_pod("p", "a0", template="short-lived")
         cluster.until(namespace.claims)
         (claim,) = [claim["metadata"]["name"] for claim in namespace.claims()]
         cluster.until(lambda: cluster.logged_at("a0", "preparing", f"{namespace.name}/{claim}"))
-        patch = '-p={"metadata":{"finalizers":null}}'
-        namespace.kubectl("patch", "computedomain", "short-lived", "--type=merge", patch)
         namespace.kubectl("delete", "computedomain", "short-lived")
         message = namespace.prepare_error("p")
     assert f"namespace {namespace.name} has no ComputeDomain with this UID: it was deleted or recreated" in message

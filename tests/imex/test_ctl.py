@@ -99,7 +99,7 @@ async def test_a_large_domain_view_is_read_completely() -> None:
         "import json; print(json.dumps({'nodes': {str(n): {'status': 'READY', 'host': 'x' * 500} "
         "for n in range(2000)}, 'status': 'UP'}))"
     )
-    view = await ImexCtl([sys.executable, "-c", script], CONFIG, timeout=20.0).domain()
+    view = await ImexCtl([sys.executable, "-c", script], CONFIG, timeout=60.0).domain()
     assert view is not None
     assert len(view.nodes) == 2000
 

@@ -7,7 +7,7 @@ import pytest
 from imex_dra.api.meta import Key
 from imex_dra.api.nvlinknode import NVLINK_NODES, READY, ImexState, NVLinkNode
 from imex_dra.base.clock import Clock
-from imex_dra.kube.client import Client
+from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.conditions import find_condition
 from imex_dra.node.report import NodeReporter
 from imex_dra.node.state import NodeState
@@ -130,12 +130,13 @@ async def test_a_deleted_nvlinknode_is_created_again_although_something_changes_
     node.become_healthy()
     async with running(reporter(node, disk, period=1.0).run()):
         await until_reported(node, ImexState.READY)
-        await node.client.delete(NVLINK_NODES, await node.client.get(NVLINK_NODES, Key("", node.name)))
-        assert await node.reported_imex_state() == ""
+        deleted = await node.client.get(NVLINK_NODES, Key("", node.name))
+        await node.client.delete(NVLINK_NODES, deleted)
 
         async def reported_again() -> bool:
             node.state.update(unprepare_sequence=node.state.snapshot.unprepare_sequence + 1)
-            return await node.reported_imex_state() == ImexState.READY
+            found = await node.client.list(NVLINK_NODES, Selection(fields=f"metadata.name={node.name}"))
+            return [f.status.imex_state for f in found if f.metadata.uid != deleted.metadata.uid] == ["READY"]
 
         await until_async(reported_again)
 
@@ -174,8 +175,8 @@ async def test_kubectl_waits_for_the_ready_condition_and_shows_it(
     node.become_healthy(daemon=daemon(connected=()), unreachable=("n2",))
     async with running(reporter(node, disk).run()):
         await until_reported(node, ImexState.READY)
-        wait = ("wait", "--for=condition=Ready", f"nvlinknode/{node.name}", "--timeout=30s")
-        assert "condition met" in await asyncio.to_thread(control_plane.kubectl, *wait)
+        wait = ("wait", "--for=condition=Ready", f"nvlinknode/{node.name}", "--timeout=60s")
+        assert "condition met" in await asyncio.to_thread(control_plane.kubectl, *wait, within=90)
         shown = await asyncio.to_thread(control_plane.kubectl, "get", "nvlinknode", node.name, "-o", "wide")
     header, row = shown.splitlines()
     assert header.split()[:7] == ["NAME", "READY", "FABRIC", "PARTITION", "INDEX", "IMEX", "CONNECTED"]

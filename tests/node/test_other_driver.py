@@ -125,7 +125,7 @@ async def test_the_publisher_leaves_a_foreign_slice_alone(publishing_node: Publi
     node.become_healthy()
     async with foreign_slice(node) as name:
         with pytest.raises(ExceptionGroup) as raised:
-            await asyncio.wait_for(DevicePublisher(node.client, node.state, node.clock).run(), 30)
+            await asyncio.wait_for(DevicePublisher(node.client, node.state, node.clock).run(), 60)
         assert raised.value.subgroup(OtherDriver)
         assert [found.metadata.name for found in await node.slices()] == [name]
 
@@ -135,7 +135,7 @@ async def test_a_node_that_cannot_reach_the_api_server_registers_after_a_limit(
     proxy: FaultProxy, proxied_client: Client
 ) -> None:
     proxy.hang()
-    await asyncio.wait_for(check_before_registration(proxied_client, "n1", limit=0.2), 10)
+    await asyncio.wait_for(check_before_registration(proxied_client, "n1", limit=0.2), 60)
     proxy.resume()
 
 

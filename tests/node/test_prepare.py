@@ -78,7 +78,7 @@ async def test_a_channel_that_another_computedomain_still_holds_on_the_node_is_n
     _, claim = await fixture.create_claim_with_channel(7)
     fixture.disk.add(prepared_claim("old", channel=7, domain="former", partition=fixture.partition))
     with pytest.raises(NotYet, match=r"channel 7 of NVLink partition .* is still held on node n1 by claim team/"):
-        await fixture.preparer(deadline=4.0).prepare(claim)
+        await fixture.preparer(deadline=8.0).prepare(claim)
     assert fixture.disk.held_channels() == fixture.disk.spec_channels() == {"old": 7}
 
 
@@ -183,7 +183,7 @@ async def test_the_error_at_the_deadline_names_the_peers_that_are_missing(fixtur
     members = (*live.status.members, member("n2", 1), member("n3", 2))
     fixture.update(watched_partition=structs.replace(live, status=structs.replace(live.status, members=members)))
     with pytest.raises(NotYet, match=r"is not connected to other nodes with claims: n3 \(waited [0-9]+ s\)"):
-        await fixture.preparer(deadline=3.0).prepare(claim)
+        await fixture.preparer(deadline=8.0).prepare(claim)
     assert fixture.disk.held_channels() == fixture.disk.spec_channels() == {}
 
 

@@ -275,8 +275,14 @@ def test_a_probe_that_was_killed_is_no_fault_of_the_driver() -> None:
 
 def probes() -> set[str]:
     """PIDs of the live probes that this process started."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {pid for task in tasks for pid in task.read_text().split() if _is_probe(pid)}
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in _children(task) if _is_probe(pid)}
+
+
+def _children(task: Path) -> list[str]:
+    try:
+        return (task / "children").read_text().split()
+    except OSError:  # the thread has ended
+        return []
 
 
 def _is_probe(pid: str) -> bool:

@@ -54,7 +54,7 @@ def terminal_output(**environment: str) -> str:
             written += chunk
     finally:
         os.close(terminal)
-        process.wait(timeout=30)
+        process.wait(timeout=60)
     return written.decode()
 
 
@@ -85,5 +85,5 @@ def test_a_terminal_without_the_capability_is_not_drawn_on(environment: dict[str
 
 def test_a_file_is_not_drawn_on(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as file:
-        subprocess.run([sys.executable, "-c", PROGRAM], stdout=file, check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", PROGRAM], stdout=file, check=True, timeout=60)
     assert (tmp_path / "out").read_text() == "no terminal to draw on\n"

@@ -62,6 +62,11 @@ class Namespace:
             "spec": spec,
         }
 
+    def ready_nodes(self, domain: str) -> str:
+        """As the column of kubectl get shows them; empty while the controller has written none."""
+        status = self.get("computedomain", domain).get("status", {})
+        return str(status.get("summary", {}).get("nodes", ""))
+
     def until_ready(self, *pods: str) -> None:
         names = [f"pod/{pod}" for pod in pods]
         arguments = ("-n", self.name, "wait", "--for=condition=Ready", *names, f"--timeout={TIMEOUT:.0f}s")

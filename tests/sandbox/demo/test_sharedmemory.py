@@ -41,7 +41,7 @@ def start() -> Iterator[Start]:
     yield begin
     for process in started:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def result(process: "subprocess.Popen[str]") -> MemoryResult:
@@ -58,9 +58,9 @@ def test_memory_can_be_imported_on_the_same_channel_only(rack: Rack, start: Star
     refused = checks.memory_was_refused(result(other_channel))
     assert refused.ok
     assert refused.found.startswith("CUDA_ERROR_NOT_PERMITTED (800): ")
-    assert (same_channel.wait(20), other_channel.wait(20)) == (0, 1)
+    assert (same_channel.wait(60), other_channel.wait(60)) == (0, 1)
     exporter.terminate()
-    assert exporter.wait(20) == 0
+    assert exporter.wait(60) == 0
 
 
 def test_a_container_without_a_channel_reports_what_is_missing(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_container_without_a_channel_reports_what_is_missing(tmp_path: Path) -
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 1

@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+from imex_dra.api.names import DRIVER
 from imex_dra.base.clock import rfc3339
+from imex_dra.node.checkpoint import CheckpointFile
 from imex_sandbox.cluster.handle import Cluster, Node, running
 from imex_sandbox.faults.injector import Injector
 from imex_sandbox.kubernetes.kubectl import to_yaml
@@ -156,6 +159,13 @@ class Rack:
         status: dict[str, Any] = self.kubectl.get("nvlinknode", name).get("status", {})
         return status
 
+    def checkpoint(self, node: str) -> Path:
+        return self.node(node).root.path / "k/plugins" / DRIVER / "imex-dra.json"
+
+    def prepared_claims(self, node: str) -> Set[str]:
+        """UIDs of the claims in the node's checkpoint."""
+        return CheckpointFile(self.checkpoint(node)).load().claims.keys()
+
     def publishing_nodes(self) -> dict[str, str]:
         """The UID of the ResourceSlice, by node."""
         slices = self.kubectl.get("resourceslices")["items"]
@@ -177,6 +187,8 @@ class Rack:
         for name in powered_off:
             self.node(name).power_on()
         old.delete_all()
+        # A forced deletion does not wait for the unprepare.
+        self.until(lambda: not any(self.prepared_claims(name) for name in self.nodes))
         self.until_healthy()
 
 

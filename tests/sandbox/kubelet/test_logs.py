@@ -24,7 +24,7 @@ def terminated_pod(node: KubeletFixture, script: str) -> Pod:
 
 
 def test_a_log_contains_both_streams_of_a_completed_pod(node: KubeletFixture, kubectl: Kubectl) -> None:
-    pod = terminated_pod(node, "echo one; sleep 0.2; echo two >&2; sleep 0.2; printf 'no newline'")
+    pod = terminated_pod(node, "echo one; sleep 1; echo two >&2; sleep 1; printf 'no newline'")
     pod.until_phase("Succeeded")
     assert kubectl.logs(pod).stdout == "one\ntwo\nno newline"
 
@@ -84,7 +84,7 @@ def test_a_log_is_followed_until_the_container_exits(node: KubeletFixture, kubec
         assert process.stdout.readline() == "started\n"
         assert kubectl.exec(pod, "touch", "/s/go").code == 0
         assert process.stdout.read() == "done\n"
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 def test_a_restarted_container_has_a_previous_log(node: KubeletFixture, kubectl: Kubectl) -> None:

@@ -10,7 +10,10 @@ from tests.sandbox.kubelet.kubectl import Kubectl
 
 pytestmark = [with_processes, pytest.mark.slow]
 
-RUN_UNTIL_SIGTERM = "trap 'exit 5' TERM; sleep 10000 & wait"
+RUN_UNTIL_SIGTERM = "trap 'exit 5' TERM; touch /s/trapped; sleep 10000 & wait"
+
+FAIL = ("sh", "-c", "until test -e /s/trapped; do sleep 0.1; done; exit 1")
+"""A probe that fails, but not before the container handles SIGTERM: pid 1 would ignore it for the grace period."""
 
 
 def exec_probe(*command: str, **more: Any) -> dict[str, Any]:
@@ -52,11 +55,11 @@ def test_a_container_is_ready_while_its_readiness_probe_succeeds(node: KubeletFi
 
 
 def test_a_container_whose_liveness_probe_fails_is_restarted(node: KubeletFixture, kubectl: Kubectl) -> None:
-    probe = exec_probe("test", "-e", "/s/alive", failureThreshold=2)
+    probe = exec_probe("test", "-e", "/s/alive", failureThreshold=5)  # it may run before `touch` does
     pod = probed_pod(node, f"touch /s/alive; {RUN_UNTIL_SIGTERM}", livenessProbe=probe)
     pod.until_ready()
     execute(kubectl, pod, "rm /s/alive")
-    pod.until(lambda: pod.container()["restartCount"] > 0 and pod.state() == "running")
+    pod.until(lambda: pod.container().get("restartCount", 0) > 0 and pod.state() == "running")
     assert pod.container()["lastState"]["terminated"]["exitCode"] == 5
     until_event(pod, "Unhealthy", "Liveness probe failed: ")
     until_event(pod, "Killing", "Container c failed liveness probe, will be restarted")
@@ -72,7 +75,7 @@ def test_a_container_that_ignores_sigterm_is_killed_after_the_grace_period_of_th
 
 
 def test_a_pod_fails_if_its_container_fails_the_probe_and_is_never_restarted(node: KubeletFixture) -> None:
-    pod = probed_pod(node, RUN_UNTIL_SIGTERM, "Never", livenessProbe=exec_probe("false", failureThreshold=1))
+    pod = probed_pod(node, RUN_UNTIL_SIGTERM, "Never", livenessProbe=exec_probe(*FAIL, failureThreshold=1))
     pod.until_phase("Failed")
     assert pod.terminated()["exitCode"] == 5
     until_event(pod, "Killing", "Stopping container c")
@@ -91,13 +94,13 @@ def test_liveness_is_probed_only_after_the_startup_probe_succeeds(node: KubeletF
     assert not [message for message in pod.events("Unhealthy") if "Liveness" in message]
     execute(kubectl, pod, "touch /s/started")
     until_event(pod, "Unhealthy", "Liveness probe failed: dead\n")
-    pod.until(lambda: pod.container()["restartCount"] > 0)
+    pod.until(lambda: pod.container().get("restartCount", 0) > 0)
 
 
 def test_a_container_whose_startup_probe_fails_is_restarted(node: KubeletFixture) -> None:
-    pod = probed_pod(node, RUN_UNTIL_SIGTERM, startupProbe=exec_probe("false", failureThreshold=1))
+    pod = probed_pod(node, RUN_UNTIL_SIGTERM, startupProbe=exec_probe(*FAIL, failureThreshold=1))
     until_event(pod, "Killing", "Container c failed startup probe, will be restarted")
-    pod.until(lambda: pod.container()["restartCount"] > 0)
+    pod.until(lambda: pod.container().get("restartCount", 0) > 0)
 
 
 def test_a_probe_that_times_out_or_does_not_exist_is_reported(node: KubeletFixture) -> None:

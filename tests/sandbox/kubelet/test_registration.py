@@ -61,8 +61,10 @@ def test_the_older_plugin_is_called_again_after_the_newer_one_stops(node: Kubele
     new.stop()
 
     def older_is_called() -> bool:
+        """Until the kubelet has noticed, it may call the newer one, and then it retries after a minute."""
         claim = node.claim()
-        node.pod(claim).until_ready()
+        pod = node.pod(claim)
+        pod.until(lambda: pod.condition("Ready") == "True" or bool(pod.events("FailedPrepareDynamicResources")))
         return old.call_count(PREPARE, claim) == 1
 
     until(older_is_called)

@@ -79,6 +79,7 @@ def test_a_pod_deleted_while_the_kubelet_was_down_is_terminated_and_unprepared(n
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_pod_removed_while_the_kubelet_was_down_is_unprepared_within_a_minute(node: KubeletFixture) -> None:
     plugin = node.registered_plugin()
     claim = node.claim()
@@ -103,6 +104,7 @@ def test_the_files_of_a_pod_removed_while_the_kubelet_was_down_are_removed(node:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_resource_slices_are_deleted_at_the_start_and_30_seconds_after_the_last_plugin_is_gone(
     node: KubeletFixture,
 ) -> None:

@@ -107,8 +107,8 @@ def test_a_second_build_waits_for_the_first(go: FakeGo) -> None:
             assert second.stderr
             assert "waiting for another build" in second.stderr.readline()
             gate.touch()
-            assert second.wait(30) == 0
-            assert first.wait(30) == 0
+            assert second.wait(120) == 0
+            assert first.wait(120) == 0
     assert len(go.built()) == len(binaries.BUILT)
 
 

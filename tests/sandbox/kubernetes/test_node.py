@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.sandbox.kubernetes import driverimage
 from tests.sandbox.kubernetes.plugin import DEVICE, Plugin
 from tests.waiting import until
 
-pytestmark = pytest.mark.node
+pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
 
 CRASH = """
 import sys
@@ -72,7 +73,7 @@ class Cluster:
         self.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod})
 
     def until_ready(self, name: str) -> None:
-        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s")
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=120s", within=150)
 
     def exec(self, name: str, *command: str) -> str:
         return self.kubectl("exec", name, "--", *command)
@@ -138,21 +139,24 @@ def test_two_nodes_join_the_cluster(cluster: Cluster, nodes: tuple[Node, Node]) 
 
 def test_logs_and_exec_work_on_a_running_pod(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
     cluster.run("hello", nodes[0])
-    assert cluster.kubectl("logs", "hello") == "hello\n"
+    until(lambda: cluster.kubectl("logs", "hello") == "hello\n")
     assert cluster.exec("hello", "hostname") == "hello\n"
 
 
 def test_pods_on_different_nodes_reach_each_other(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
     cluster.run("here", nodes[0])
     cluster.run("there", nodes[1])
-    assert "1 packets received" in cluster.exec("here", "ping", "-c1", cluster.status("there")["podIP"])
+    ping = ("exec", "here", "--", "ping", "-c1", cluster.status("there")["podIP"])
+    until(lambda: "1 packets received" in output_or_error(cluster, *ping))
 
 
 def test_each_node_has_its_own_host_network(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
     listen = {"command": ["sh", "-c", "while :; do hostname | nc -l -p 50000; done"]}
     for name, node in zip(("left", "right"), nodes, strict=True):
         cluster.run(name, node, hostNetwork=True, container=listen)
-        assert cluster.exec(name, "nc", node.addresses.node, "50000") == f"{node.name}\n"
+        # Between two connections there is a moment without a server.
+        connect = ("exec", name, "--", "nc", node.addresses.node, "50000")
+        until(partial(answers, cluster, connect, f"{node.name}\n"))
 
 
 def test_a_pod_with_the_driver_image_reaches_the_api_server(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
@@ -171,7 +175,7 @@ def test_a_container_with_a_claim_gets_the_cdi_device(cluster: Cluster, nodes: t
         device = cluster.exec("claimant", "stat", "-c", "%F %t %T %a", DEVICE)
         assert device == "character special file ee 7 666\n"
         assert cluster.exec("claimant", "sh", "-c", "echo $CHANNEL") == "7\n"
-        cluster.kubectl("delete", "pod", "claimant", "--timeout=120s")
+        cluster.kubectl("delete", "pod", "claimant", "--timeout=120s", within=150)
 
 
 def test_a_restarted_kubelet_keeps_running_pods(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
@@ -207,6 +211,10 @@ def test_a_node_reconnects_to_the_api_server_and_runs_new_pods(cluster: Cluster,
     cluster.create("late", node)
     node.relay.start()
     cluster.until_ready("late")
+
+
+def answers(cluster: Cluster, words: tuple[str, ...], expected: str) -> bool:
+    return output_or_error(cluster, *words) == expected
 
 
 def output_or_error(cluster: Cluster, *words: str) -> str:

@@ -105,7 +105,7 @@ def until_sleeping(duration: str, count: int) -> None:
 def _processes() -> Iterator[tuple[int, list[str]]]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            yield int(path.name), (path / "cmdline").read_text().split("\0")
+            yield int(path.name), (path / "cmdline").read_text(errors="replace").split("\0")
         except OSError:
             continue
 

@@ -36,6 +36,8 @@ class ConfigMap(View, frozen=True):
 
 CONFIG_MAPS = Resource(ConfigMap, "", "v1", "configmaps")
 LARGE = {"large": "x" * 300_000}
+WATCH_SECONDS = 2.0
+"""A watch begins with all ConfigMaps; on a busy machine it takes long until they have arrived."""
 
 
 @pytest.fixture
@@ -159,7 +161,7 @@ async def test_throttled_requests_get_a_retry_after(proxy: NodeProxy, client: Cl
 
 
 async def test_an_expired_watch_ends_with_a_410_event(proxy: NodeProxy, client: Client) -> None:
-    await proxy.set_behavior(Behavior(watch_seconds=0.2))
+    await proxy.set_behavior(Behavior(watch_seconds=WATCH_SECONDS))
     made = await client.create(CONFIG_MAPS, config_map(LARGE))
     async with client.watch(
         CONFIG_MAPS, Selection(), inactivity=30, sendInitialEvents="true", resourceVersionMatch="NotOlderThan"
@@ -172,7 +174,7 @@ async def test_an_expired_watch_ends_with_a_410_event(proxy: NodeProxy, client: 
 
 async def test_a_reflector_lists_again_after_each_410(proxy: NodeProxy, client: Client) -> None:
     async with following(client) as (reflector, store):
-        await proxy.set_behavior(Behavior(watch_seconds=0.2))
+        await proxy.set_behavior(Behavior(watch_seconds=WATCH_SECONDS))
         made = await client.create(CONFIG_MAPS, config_map())
         await until_async(lambda: reflector.lists >= 4)
         await until_async(lambda: store.get(key(made)) is not None)

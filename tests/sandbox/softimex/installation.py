@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -155,5 +155,6 @@ class Domain:
             if node.process:
                 node.end(signal.SIGKILL)
             for pid in node.daemons():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it may have ended by itself
+                    os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.directory)

@@ -151,7 +151,7 @@ class TestCtl:
         assert node.text().splitlines()[-1] == "Domain State: DOWN"
 
     def test_watching_the_state_ends_after_the_given_time(self, pair: Domain) -> None:
-        assert pair.nodes[0].ctl("-s", "-t", "300").stdout.split() == ["READY"]
+        assert pair.nodes[0].ctl("-s", "-t", "3000").stdout.split() == ["READY"]
 
     def test_watching_the_domain_continues_until_it_is_interrupted(self, pair: Domain) -> None:
         with pair.nodes[0].watching("-n") as process:

@@ -54,15 +54,16 @@ class Snapshot:
         return self._objects["Node", name]
 
     def node_ready(self, name: str) -> dict[str, Any]:
-        return next(c for c in self.node(name)["status"]["conditions"] if c["type"] == "Ready")
+        found = (c for c in self.node(name)["status"].get("conditions", []) if c["type"] == "Ready")
+        return next(found, {"status": "Unknown", "message": "no condition"})
 
     def pod(self, name: str) -> dict[str, Any]:
         return self._objects.get(("Pod", name), {})
 
     def device_health(self, pod: str) -> tuple[str, str]:
         """Health and message of the channel device, in the status of the pod's container."""
-        (claim,) = self.pod(pod)["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
-        (device,) = claim["resources"]
+        claim = self.pod(pod)["status"]["containerStatuses"][0]["allocatedResourcesStatus"][0]
+        device = claim["resources"][0]
         return device["health"], device.get("message", "")
 
     def slice_of(self, node: str) -> str:
@@ -104,7 +105,8 @@ class FaultCluster:
             try:
                 snapshot = self.snapshot()
                 return snapshot if condition(snapshot) else None
-            except (Rejected, KeyError):  # the API server does not answer, or an object does not exist yet
+            # The API server does not answer, or an object or a part of its status does not exist yet.
+            except (Rejected, subprocess.TimeoutExpired, LookupError):
                 return None
 
         try:

@@ -39,4 +39,4 @@ def test_only_the_container_of_the_minimal_pod_that_claims_the_channel_has_it(
         lambda: re.fullmatch(r"channel\d+\n", namespace.kubectl("logs", "minimal", "-c", "main")) is not None,
     )
     until(cluster, lambda: "No such file" in namespace.kubectl("logs", "minimal", "-c", "sidecar"))
-    until(cluster, lambda: namespace.get("computedomain", "minimal")["status"]["summary"]["nodes"] == "1/1")
+    until(cluster, lambda: namespace.ready_nodes("minimal") == "1/1")
