@@ -68,6 +68,13 @@ class Daemon:
         if self.applied is not None and self.desired is not None and 0 < self.reload_at <= now:
             self.applied, self.reload_at = self.desired, 0.0
 
+    def lists(self, partition: str, other: "Daemon") -> bool:
+        """Whether it runs in this partition with a list that contains the other one, at whatever index."""
+        applied = self.applied
+        return (
+            applied is not None and applied.partition == partition and other.address in applied.addresses.values()
+        )
+
     def restart(self, now: float, after: float = _START) -> None:
         if self.applied is not None:
             self.applied, self.ready_at, self.reload_at = self.desired, now + after, 0.0

@@ -39,6 +39,8 @@ class Process(NamedTuple):
     """The device that it can open; -1: none."""
     told: int
     """The channel in its environment."""
+    moves: int
+    """How often its node had been moved to another partition when it started."""
 
 
 class Kubelet:
@@ -120,7 +122,7 @@ class Kubelet:
             while not await self._is_deleted(key, uid):
                 await self._next_change()
             # A container that hangs in the kernel ends late.
-            longest = 10.0 if self._chance.random() < 0.9 else 600.0
+            longest = 10.0 if self._chance.random() < 0.75 else 900.0
             await asyncio.sleep(longest * self._chance.random())
             if self.processes.pop(uid, None) is not None:
                 self.on_process()
@@ -196,7 +198,14 @@ class Kubelet:
             channel = edits.device_nodes[0].minor if edits.device_nodes else -1
             partition = json.loads(spec.annotations["imex-dra.io/prepared-claim"])["partition"]
             self.processes[uid] = Process(
-                uid, claim.uid, self.node.name, partition, domain, channel, int(told or -1)
+                uid,
+                claim.uid,
+                self.node.name,
+                partition,
+                domain,
+                channel,
+                int(told or -1),
+                self.node.hardware.moves,
             )
         self.errors.pop(uid, None)
         self.on_process()
