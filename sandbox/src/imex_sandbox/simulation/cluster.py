@@ -64,6 +64,7 @@ class SimulatedCluster:
         self.controllers: dict[int, Program] = {}
         self.restored: set[str] = set()
         """Partitions whose object was tampered with, until the controller has written it again."""
+        self.tampered_at: dict[str, float] = {}
         self.on_step: Callable[[], None] = lambda: None
         self.is_tampering = False
         self._log = hashlib.blake2b(digest_size=8)
@@ -180,6 +181,7 @@ class SimulatedCluster:
         """Somebody other than the controller changes the object: its content means nothing for a moment."""
         self.is_tampering = True
         self.restored.add(partition)
+        self.tampered_at[partition] = self.loop.time()
         yield
         self.is_tampering = False
 

@@ -43,6 +43,18 @@ class Process(NamedTuple):
     """How often its node had been moved to another partition when it started."""
 
 
+class Refusal(NamedTuple):
+    """A prepare that the driver answered with an error."""
+
+    node: str
+    claim: str
+    """UID."""
+    domain: str
+    """UID of the claim's ComputeDomain."""
+    began: float
+    error: str
+
+
 class Kubelet:
     def __init__(self, node: SimulatedNode, objects: Objects, chance: random.Random) -> None:
         self.node = node
@@ -61,7 +73,9 @@ class Kubelet:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self.on_process: Callable[[], None] = lambda: None
-        self.on_refusal: Callable[[str, str], None] = lambda pod, error: None
+        self.on_refusal: Callable[[Refusal], None] = lambda refusal: None
+        self.unprepared_at: dict[str, float] = {}
+        """By UID of the claim: when a call of unprepare last began."""
         objects.storage.subscribe(self._on_change)
 
     async def run(self) -> None:
@@ -138,18 +152,20 @@ class Kubelet:
         self._remember(self._claims | {claim.uid: claim for claim in claims})
         self.finished -= {claim.uid for claim in claims}
         for claim in claims:
+            began, domain = asyncio.get_running_loop().time(), self._domain_of(claim)
             try:
                 await self._call("prepare", claim)
             except (ImexError, ConnectionError, TimeoutError) as error:
                 self.errors[uid] = str(error) or type(error).__name__
                 if isinstance(error, ImexError):
-                    self.on_refusal(uid, self.errors[uid])
+                    self.on_refusal(Refusal(self.node.name, claim.uid, domain, began, self.errors[uid]))
                 return False
         self.errors.pop(uid, None)
         return True
 
     async def _unprepare_all(self, claims: list[ClaimId]) -> bool:
         for claim in claims:
+            self.unprepared_at[claim.uid] = asyncio.get_running_loop().time()
             try:
                 await self._call("unprepare", claim)
             except (ImexError, ConnectionError, TimeoutError, OSError):
@@ -158,6 +174,11 @@ class Kubelet:
         self.finished |= done
         self._remember({uid: claim for uid, claim in self._claims.items() if uid not in done})
         return True
+
+    def _domain_of(self, claim: ClaimId) -> str:
+        stored = self._objects.storage.get(CLAIMS, Key(claim.namespace, claim.name))
+        devices = stored.document["spec"]["devices"] if stored else {}
+        return next((c["opaque"]["parameters"]["domainID"] for c in devices.get("config", ())), "")
 
     async def _call(self, method: str, claim: ClaimId) -> None:
         """A gRPC call: it fails if there is no program, and if it is killed meanwhile. During an update either

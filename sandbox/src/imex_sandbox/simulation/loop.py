@@ -91,7 +91,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        # Time must pass: a program that waits for the rest of a period, which rounding has left, would wait for ever.
+        # Time must pass: a program that waits for what rounding has left of a period would wait for ever.
         delay = max(delay, self._clock_resolution) if delay > 0 else delay
         return self.call_at(self._now + delay, callback, *args, context=context)
 

@@ -41,6 +41,7 @@ class Program:
         self.killed = False
         self.hangs = False
         self.death = asyncio.Event()
+        self.started_at = asyncio.get_running_loop().time()
         self._task: asyncio.Task[None] | None = None
         self._context = copy_context()
         self._context.run(owner.set, self)

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import chdir
+from contextvars import Context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +17,10 @@ from imex_dra.controller import epochs, nvlinkpartitions
 from imex_dra.kube.backoff import use_generator
 from imex_sandbox.simulation.cluster import Shape, SimulatedCluster
 from imex_sandbox.simulation.invariants import Invariants, Violation
+from imex_sandbox.simulation.kubelet import Refusal
 from imex_sandbox.simulation.loop import Livelock, VirtualLoop
 from imex_sandbox.simulation.process import killable_files
+from imex_sandbox.simulation.refusals import Refusals
 from imex_sandbox.simulation.rest import problems_at_rest
 from imex_sandbox.simulation.workload import Workload, plan_steps
 
@@ -108,9 +111,20 @@ class Run:
                 self._fail(violation.name, str(violation))
                 failed.set()
 
+        refusals = Refusals(cluster)
+
+        def judge(refusal: Refusal) -> None:
+            try:
+                Context().run(refusals.check, refusal)
+            except Violation as violation:
+                self._fail(violation.name, str(violation))
+                failed.set()
+
+        for kubelet in cluster.kubelets.values():
+            kubelet.on_refusal = judge
         cluster.on_step = check
         running = asyncio.create_task(cluster.run())
-        story = asyncio.create_task(self._run_story(cluster))
+        story = asyncio.create_task(self._run_story(cluster, refusals))
         failure = asyncio.create_task(failed.wait())
         await asyncio.wait({running, story, failure}, return_when=asyncio.FIRST_COMPLETED)
         for task in (story, running):
@@ -124,8 +138,9 @@ class Run:
         cluster.stop()
         await _end_everything()
 
-    async def _run_story(self, cluster: SimulatedCluster) -> None:
-        loop, workload, story = asyncio.get_running_loop(), Workload(cluster, self._seed), self._story
+    async def _run_story(self, cluster: SimulatedCluster, refusals: Refusals) -> None:
+        loop, story = asyncio.get_running_loop(), self._story
+        workload = Workload(cluster, self._seed, refusals.observe)
         pause = story.pause or random.Random(f"{self._seed}/pause").choice(_MEAN_PAUSES)
         for step in plan_steps(self._seed, _WARM_UP, story.duration, pause):
             if not _included(step.number, story.only):
@@ -138,6 +153,9 @@ class Run:
         await asyncio.sleep(max(0.0, story.duration - loop.time()))
         workload.heal()
         self._tell(f"{loop.time():10.1f}        all faults are over")
+        # A pod may have been about to start on a node that was moved.
+        await asyncio.sleep(_REST / 3)
+        workload.drain()
         await asyncio.sleep(_REST)
         if found := problems_at_rest(cluster):
             self._fail("at rest", "at rest: " + "; ".join(found))

@@ -39,10 +39,12 @@ def plan_steps(seed: str, begin: float, end: float, mean_pause: float) -> list[S
 
 
 class Workload:
-    def __init__(self, cluster: SimulatedCluster, seed: str) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: str, observe: Callable[[], None]) -> None:
+        """`observe` is called before and after each fault begins, and before it ends."""
         self._cluster = cluster
         self._seed = seed
-        self._undos = Undos()
+        self._observe = observe
+        self._undos = Undos(observe)
         users = Users(cluster, self._undos)
         machines = MachineFaults(cluster, self._undos)
         services = ServiceFaults(cluster, self._undos)
@@ -103,7 +105,10 @@ class Workload:
     def run(self, step: Step) -> str:
         chance = random.Random(f"{self._seed}/{step.number}")
         (operation,) = chance.choices(self._operations, self._weights)
-        return operation.run(chance)
+        self._observe()
+        done = operation.run(chance)
+        self._observe()
+        return done
 
     def heal(self) -> None:
         cluster = self._cluster
@@ -112,7 +117,11 @@ class Workload:
             program.disarm()
         for node in cluster.nodes.values():
             cluster.ensure_program(node)
-        # What would never end by itself: pods whose ComputeDomain was deleted, and pods on a node that has moved.
+        self.drain()
+
+    def drain(self) -> None:
+        """What would never end by itself: pods whose ComputeDomain was deleted, and pods on a node that has moved."""
+        cluster = self._cluster
         moved = {
             one.pod for one in cluster.processes() if one.partition != cluster.nodes[one.node].hardware.partition
         }
