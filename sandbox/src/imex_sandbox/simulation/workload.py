@@ -120,7 +120,7 @@ class Workload:
         self.drain()
 
     def drain(self) -> None:
-        """What would never end by itself: pods whose ComputeDomain was deleted, and pods on a node that has moved."""
+        """Ends what would never end by itself: pods without a ComputeDomain, and pods on a node that has moved."""
         cluster = self._cluster
         moved = {
             one.pod for one in cluster.processes() if one.partition != cluster.nodes[one.node].hardware.partition
