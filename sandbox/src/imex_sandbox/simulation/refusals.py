@@ -15,6 +15,7 @@ from imex_sandbox.embedded.kinds import Kind
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.embedded.storage import Change, Key
 from imex_sandbox.simulation.cluster import SimulatedCluster
+from imex_sandbox.simulation.imex import Ctl
 from imex_sandbox.simulation.invariants import Violation, read_checkpoint
 from imex_sandbox.simulation.kinds import CLAIMS, DOMAINS, PARTITIONS
 from imex_sandbox.simulation.kubelet import Refusal
@@ -101,7 +102,7 @@ class Refusals:
             self._note("cut", node.name, node.is_cut or self._cluster.server.is_down)
             self._note("disk", node.name, node.disk.is_full or node.disk.errors > 0)
             self._note("fabric", node.name, bool(node.hardware.broken))
-            self._note("ctl", node.name, node.ctl_delay > 1.0)
+            self._note("ctl", node.name, self._has_ctl_trouble(node))
             self._note("uninformed", node.name, self._is_uninformed(node))
 
     def _note(self, fact: str, node: str, is_true: bool) -> None:
@@ -115,6 +116,10 @@ class Refusals:
     def _has_api_trouble(self, node: SimulatedNode) -> bool:
         links = [program.link for program in node.running()]
         return any(link.is_cut or link.failures or link.stragglers or link.latency > 1.0 for link in links)
+
+    def _has_ctl_trouble(self, node: SimulatedNode) -> bool:
+        daemon = self._cluster.fabric.daemons.get(node.name)
+        return node.ctl_delay > 1.0 or (daemon is not None and daemon.ctl is not Ctl.WORKS)
 
     def _is_uninformed(self, node: SimulatedNode) -> bool:
         lagging = any(program.hangs or program.link.watch_lag for program in node.programs)
