@@ -55,6 +55,8 @@ class Mutation(NamedTuple):
 class Found(NamedTuple):
     seeds: int
     """How many were run until one failed, in the order of the seeds."""
+    seed: int
+    """The one that failed."""
     seen_as: str
 
 
@@ -66,7 +68,7 @@ def find(mutation: Mutation, stories: list[Story], jobs: int) -> Found | None:
     with Pool(jobs, mutation.apply) as pool:
         for number, outcome in enumerate(pool.imap(simulate, stories), start=1):
             if outcome.problem:
-                return Found(number, seen_as(outcome))
+                return Found(number, outcome.story.seed, seen_as(outcome))
     return None
 
 
