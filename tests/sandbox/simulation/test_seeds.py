@@ -24,6 +24,12 @@ def test_no_fault_breaks_a_promise() -> None:
     assert "6 seeds" in run.stdout
 
 
+def test_a_node_whose_watch_lags_does_not_say_that_it_is_no_member() -> None:
+    # Found by this seed; `tests/node/test_grant.py` has the sentence.
+    run = simulate("--seed", "37", "--hours", "2", "--pause", "40")
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+
+
 def test_a_seed_is_replayed_exactly() -> None:
     lines = [simulate("--seed", "4", "--hours", "1").stdout.splitlines()[0] for _ in range(2)]
     digests = [match[0] for line in lines if (match := re.search(r"\b[0-9a-f]{16}\b", line))]

@@ -71,6 +71,7 @@ class Refusals:
             (r"NVLink partition (\S+) assigns no channel .*\(missing: ([^)]*)\)", self._reports_missing),
             (r"NVLink partition (\S+) assigns no channel .*: ([^;:]*); check that", self._lists_outdated),
             (r"is not a member of NVLink partition (\S+)", self._no_member),
+            (r"has not received NVLinkPartition (\S+) from the API server", self._not_received),
             (r"is suspended in NVLink partition (\S+):", self._suspended),
             (r"cannot join NVLink partition (\S+) yet: it holds channels", self._holds_foreign_channels),
             (r"NVLinkPartition (\S+) is at epoch (\d+), but .* acknowledged epoch (\d+)", self._outdated),
@@ -190,7 +191,8 @@ class Refusals:
     def _daemon_not_ready(self, case: _Case) -> bool:
         daemon = self._cluster.fabric.daemons.get(case.node.name)
         is_slow = self._was("ctl", case, _SLACK) or self._program_started(case)
-        return daemon is None or daemon.applied is None or daemon.unready_until >= case.since or is_slow
+        is_ready = daemon is not None and daemon.is_ready(self._cluster.loop.time())
+        return is_slow or not is_ready or (daemon is not None and daemon.unready_until >= case.since)
 
     def _other_index(self, case: _Case) -> bool:
         name, running = case.words[2], int(case.words[1])
@@ -234,6 +236,10 @@ class Refusals:
 
     def _no_member(self, case: _Case) -> bool:
         return any(members.get(case.node.name, "Leaving") == "Leaving" for members in self._members(case))
+
+    def _not_received(self, case: _Case) -> bool:
+        versions = self._documents(PARTITIONS, Key("", case.words[1]), case)
+        return self._was("uninformed", case) or self._program_started(case) or None in list(versions)
 
     def _suspended(self, case: _Case) -> bool:
         return any(members.get(case.node.name) == "Suspended" for members in self._members(case))
