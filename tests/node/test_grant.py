@@ -93,7 +93,8 @@ def test_all_channels_are_granted_only_if_the_assignment_allows_them() -> None:
             healthy_except(watched_partition=None),
             request(),
             False,
-            f"node n1 is not a member of NVLink partition {PARTITION} (waited 40 s); {CHECK_CONTROLLER}",
+            f"node n1 has not received NVLinkPartition {PARTITION} from the API server yet (waited 40 s);"
+            f" {CHECK_CONTROLLER}",
         ),
         (
             healthy_except(
@@ -117,7 +118,8 @@ def test_all_channels_are_granted_only_if_the_assignment_allows_them() -> None:
             healthy_except(watched_partition=partition(member(), channels=(assignment(),), name=OTHER_PARTITION)),
             request(),
             False,
-            f"node n1 is not a member of NVLink partition {PARTITION} (waited 40 s); {CHECK_CONTROLLER}",
+            f"node n1 has not received NVLinkPartition {PARTITION} from the API server yet (waited 40 s);"
+            f" {CHECK_CONTROLLER}",
         ),
         (
             healthy_except(watched_partition=None, foreign_claims=("team/old",)),

@@ -102,8 +102,8 @@ def test_a_healthy_node_reports_its_hardware_and_its_daemon() -> None:
             (
                 "False",
                 "NotAMember",
-                "node n1 is not a member of NVLink partition 7b968a6d.1; check that imex controller runs: kubectl"
-                " -n imex-dra get lease imex-controller",
+                "node n1 has not received NVLinkPartition 7b968a6d.1 from the API server yet; check that imex"
+                " controller runs: kubectl -n imex-dra get lease imex-controller",
             ),
         ),
         (

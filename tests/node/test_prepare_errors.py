@@ -206,7 +206,8 @@ async def test_the_error_at_the_deadline_names_the_current_obstacle(
     )
     fixture.update(watched_partition=None)
     assert await error("/computedomains") == (
-        f"node n1 is not a member of NVLink partition {name} (waited 40 s); {CHECK_CONTROLLER}"
+        f"node n1 has not received NVLinkPartition {name} from the API server yet (waited 40 s);"
+        f" {CHECK_CONTROLLER}"
     )
     fixture.update(reading=reading(FabricState.PENDING, "the driver is not loaded"))
     assert await error("/computedomains") == (

@@ -37,6 +37,7 @@ from imex_dra.api.partitionreasons import (
     drain_first,
     no_channel_assigned,
     not_a_member,
+    partition_not_received,
     partition_outdated,
     suspended,
 )
@@ -259,6 +260,8 @@ def _membership_obstacle(snapshot: Snapshot) -> Obstacle:
     node, partition = snapshot.node, snapshot.partition_id
     if snapshot.foreign_claims:
         return Obstacle(drain_first(node=node, partition=partition, holders=snapshot.foreign_claims))
+    if snapshot.partition is None:
+        return Obstacle(partition_not_received(node=node, partition=partition))
     return Obstacle(not_a_member(node=node, partition=partition))
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from imex_sandbox.simulation.loop import Deadlock, VirtualLoop
+from imex_sandbox.simulation.loop import Deadlock, Livelock, VirtualLoop
 
 
 def test_a_day_passes_in_a_moment_and_timers_fire_in_order() -> None:
@@ -47,4 +47,29 @@ def test_a_program_in_which_nothing_can_ever_happen_is_a_deadlock() -> None:
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+
+
+def test_waiting_for_what_rounding_has_left_of_a_period_ends() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        await asyncio.sleep(16403.9)
+        began = loop.time()
+        while loop.time() == began:
+            await asyncio.sleep(1e-13)
+
+    loop.run_until_complete(main())
+    loop.close()
+
+
+def test_work_without_an_end_is_an_error() -> None:
+    loop = VirtualLoop()
+
+    async def main() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(Livelock, match="no time passes"):
+        loop.run_until_complete(main())
     loop.close()

@@ -6,6 +6,7 @@ history is bounded: a watch that asks for an older version gets 410. Objects are
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -46,6 +47,8 @@ class Storage:
     def __init__(self, *, history: int = 10_000) -> None:
         self.version = 1
         self._objects: dict[Kind, dict[Key, Stored]] = {}
+        self._sorted: dict[Kind, list[tuple[Key, Stored]]] = {}
+        """Of kinds that have not changed since they were last listed."""
         self._history: deque[Change] = deque(maxlen=history)
         self._compacted = 1
         """Changes up to this version are no longer in the history."""
@@ -56,8 +59,10 @@ class Storage:
 
     def all(self, kind: Kind, namespace: str = "") -> list[tuple[Key, Stored]]:
         """Sorted by key, as etcd does."""
-        found = self._objects.get(kind, {}).items()
-        return sorted((key, stored) for key, stored in found if namespace in ("", key.namespace))
+        found = self._sorted.get(kind)
+        if found is None:
+            found = self._sorted[kind] = sorted(self._objects.get(kind, {}).items(), key=itemgetter(0))
+        return [one for one in found if one[0].namespace == namespace] if namespace else found.copy()
 
     def content_of(self, namespace: str) -> list[tuple[Kind, Key]]:
         return [
@@ -69,12 +74,14 @@ class Storage:
         objects = self._objects.setdefault(kind, {})
         old, new = objects.get(key), self._next(document)
         objects[key] = new
+        self._sorted.pop(kind, None)
         self._record(Change(self.version, kind, key, old, new, new))
         return new
 
     def remove(self, kind: Kind, key: Key) -> Stored:
         old = self._objects[kind].pop(key)
         last = self._next(old.document)
+        self._sorted.pop(kind, None)
         self._record(Change(self.version, kind, key, old, None, last))
         return last
 

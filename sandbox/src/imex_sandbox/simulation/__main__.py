@@ -80,6 +80,8 @@ def _run_seeds(stories: list[Story], jobs: int, began: float) -> list[Outcome]:
             days = sum(one.virtual_seconds for one in outcomes) / DAY
             elapsed = time.monotonic() - began
             click.echo(f"[{len(outcomes)}/{len(stories)}, {days:.0f} days, {elapsed:.0f} s] {_line(outcome)}")
+            if outcome.problem:
+                _tell_how_to_replay(outcome)
     except KeyboardInterrupt:
         click.echo("interrupted")
     return outcomes
@@ -96,16 +98,14 @@ def _ignore_interrupts() -> None:
 
 
 def _run_mutations(stories: list[Story], jobs: int) -> int:
-    click.echo(
-        f"| safety condition that is broken | seeds to detection, of {len(stories)} | seen as |\n|---|---|---|"
-    )
+    click.echo(f"| mutation | what is broken | seeds to detection, of {len(stories)} | seed | seen as |")
+    click.echo("|---|---|---|---|---|")
     missed = 0
     for mutation in MUTATIONS:
         found = find(mutation, stories, jobs)
         missed += found is None
-        click.echo(
-            f"| {mutation.name} | {found.seeds if found else 'not found'} | {found.seen_as if found else ''} |"
-        )
+        result = f"{found.seeds} | {found.seed} | {found.seen_as}" if found else "not found | |"
+        click.echo(f"| {mutation.name} | `{mutation.module}.{mutation.attribute}` | {result} |")
     return 1 if missed else 0
 
 
@@ -113,7 +113,7 @@ def _shrink(failed: Outcome) -> None:
     shortest = shrink(failed, click.echo)
     click.echo(f"shortened from {len(failed.steps)} to {len(shortest.steps)} operations:")
     simulate(shortest.story, tell=click.echo)
-    click.echo(f"replay: {_command(shortest.story)}")
+    click.echo(f"replay: {_command(shortest.story)} --story")
 
 
 def _line(outcome: Outcome) -> str:
@@ -134,13 +134,18 @@ def _summarize(outcomes: list[Outcome], seconds: float) -> None:
         f" {events / seconds:,.0f} events/s, {len(failed)} failed"
     )
     for outcome in failed:
-        click.echo(f"replay: {_command(outcome.story)}")
+        _tell_how_to_replay(outcome)
+
+
+def _tell_how_to_replay(outcome: Outcome) -> None:
+    click.echo(f"replay: {_command(outcome.story)} --story")
+    click.echo(f"shrink: {_command(outcome.story)} --shrink")
 
 
 def _command(story: Story) -> str:
     only = f" --only {','.join(map(str, sorted(story.only)))}" if story.only is not None else ""
     hours = f" --hours {story.duration / HOUR:g}" + (f" --pause {story.pause:g}" if story.pause else "")
-    return f"python -m imex_sandbox.simulation --seed {story.seed}{hours}{only} --story"
+    return f".venv/bin/python -m imex_sandbox.simulation --seed {story.seed}{hours}{only}"
 
 
 if __name__ == "__main__":

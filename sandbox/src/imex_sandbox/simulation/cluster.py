@@ -64,8 +64,9 @@ class SimulatedCluster:
         self.controllers: dict[int, Program] = {}
         self.restored: set[str] = set()
         """Partitions whose object was tampered with, until the controller has written it again."""
+        self.tampered_at: dict[str, float] = {}
         self.on_step: Callable[[], None] = lambda: None
-        self._is_tampering = False
+        self.is_tampering = False
         self._log = hashlib.blake2b(digest_size=8)
         self._control_plane = ControlPlane(self.objects, self.generator("control plane"))
         for rack in range(shape.racks):
@@ -178,10 +179,11 @@ class SimulatedCluster:
     @contextmanager
     def tampering(self, partition: str) -> Iterator[None]:
         """Somebody other than the controller changes the object: its content means nothing for a moment."""
-        self._is_tampering = True
+        self.is_tampering = True
         self.restored.add(partition)
+        self.tampered_at[partition] = self.loop.time()
         yield
-        self._is_tampering = False
+        self.is_tampering = False
 
     # What Kubernetes does by itself
 
@@ -227,7 +229,7 @@ class SimulatedCluster:
 
     def _on_change(self, change: Change) -> None:
         self.record(f"{change.kind.plural} {change.key}", change.last.encoded)
-        if change.kind is PARTITIONS and not self._is_tampering:
+        if change.kind is PARTITIONS and not self.is_tampering:
             # Conditions have other writers in the controller, which say nothing about channels.
             if _planned(change.old) != _planned(change.new):
                 self.restored.discard(change.key.name)

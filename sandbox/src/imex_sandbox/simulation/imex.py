@@ -68,6 +68,13 @@ class Daemon:
         if self.applied is not None and self.desired is not None and 0 < self.reload_at <= now:
             self.applied, self.reload_at = self.desired, 0.0
 
+    def lists(self, partition: str, other: "Daemon") -> bool:
+        """Whether it runs in this partition with a list that contains the other one, at whatever index."""
+        applied = self.applied
+        return (
+            applied is not None and applied.partition == partition and other.address in applied.addresses.values()
+        )
+
     def restart(self, now: float, after: float = _START) -> None:
         if self.applied is not None:
             self.applied, self.ready_at, self.reload_at = self.desired, now + after, 0.0
@@ -84,6 +91,7 @@ class Fabric:
     cuts: set[frozenset[str]] = field(default_factory=set)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at the next change; take it before reading anything."""
+    changed_at: float = 0.0
     on_change: Callable[[], None] = lambda: None
     _outside: Context = field(default_factory=Context)
     """Daemons go on while the program that sent them a list hangs."""
@@ -91,7 +99,7 @@ class Fabric:
     def notify(self) -> None:
         """After every change. A daemon that starts or reloads changes by itself a little later."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self.changed_at = loop.time()
         for daemon in self.daemons.values():
             daemon.advance(now)
             if not daemon.is_ready(now) or daemon.ctl is Ctl.FAILS:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.simulation.cluster import SimulatedCluster
-from imex_sandbox.simulation.kinds import PARTITIONS
+from imex_sandbox.simulation.kinds import CLAIMS, DOMAINS, PARTITIONS
 from imex_sandbox.simulation.kubelet import Process
 
 
@@ -37,11 +37,16 @@ class Invariants:
         """By node: the processes, and the state of the disk, that were compared last."""
         self._prepared: dict[tuple[str, int], list[Holder]] = {}
         """By node and boot: what containers could be given at any time."""
+        self._assigned: dict[str, dict[int, str]] = {}
+        """By partition: the ComputeDomain of each channel that was assigned at the last check."""
+        self._peers: set[tuple[Process, Process]] = set()
+        """Processes of one ComputeDomain whose daemons have known each other."""
 
     def check(self) -> None:
         """Raises Violation."""
         self._check_sharing()
         self._check_daemons()
+        self._check_peers()
         self._check_checkpoints()
         self._check_partitions()
 
@@ -72,17 +77,74 @@ class Invariants:
                     if cluster.fabric.connected(third, one, now) and cluster.fabric.connected(third, other, now):
                         raise Violation("shared index", f"{third} is connected to {one} and {other} as {index}")
 
+    def _check_peers(self) -> None:
+        """The daemons of a job that runs never drop each other, unless a node was moved."""
+        daemons, jobs = self._cluster.fabric.daemons, dict[tuple[str, str], list[Process]]()
+        for process in self._cluster.processes():
+            hardware = self._cluster.nodes[process.node].hardware
+            if (hardware.partition, hardware.moves) == (process.partition, process.moves):
+                jobs.setdefault((process.domain, process.partition), []).append(process)
+        peers = set()
+        for (_, partition), processes in jobs.items():
+            for pair in combinations(processes, 2):
+                if pair[0].node == pair[1].node:
+                    continue
+                one, other = (daemons.get(process.node) for process in pair)
+                if one and other and one.lists(partition, other) and other.lists(partition, one):
+                    peers.add(pair)
+                elif pair in self._peers:
+                    raise Violation(
+                        "peer dropped", f"the daemons of {pair[0]} and {pair[1]} know no more each other"
+                    )
+        self._peers = peers
+
     def _check_partitions(self) -> None:
         for key, stored in self._cluster.storage.all(PARTITIONS):
             status = stored.document.get("status", {})
             _check_members(key.name, status)
             # An object that was lost, or restored from a backup, says nothing until the nodes have reported.
             if status.get("pendingReports") or not status.get("epoch") or key.name in self._cluster.restored:
+                self._assigned.pop(key.name, None)
                 continue
             entries = {entry["channel"]: entry for entry in status.get("channels", ())}
+            self._check_releases(key.name, entries)
+            self._check_foreign_channels(key.name, status, entries)
             for holder in self._holders():
                 if holder.partition == key.name and holder.channel >= 0:
                     _check_assignment(entries.get(holder.channel), holder)
+
+    def _check_releases(self, partition: str, entries: dict[int, Json]) -> None:
+        """A channel stays assigned while pods use it, unless a user has asked for its release."""
+        before = self._assigned.get(partition, {})
+        self._assigned[partition] = {
+            channel: entry["computeDomain"]["uid"]
+            for channel, entry in entries.items()
+            if entry["state"] == "Assigned"
+        }
+        released = {uid for channel, uid in before.items() if uid != self._assigned[partition].get(channel)}
+        if not released:
+            return
+        storage = self._cluster.storage
+        kept = {
+            one.document["metadata"]["uid"]
+            for _, one in storage.all(DOMAINS)
+            if "imex-dra.io/release" not in one.document["metadata"].get("annotations", {})
+        }
+        claims = {one.document["metadata"]["uid"] for _, one in storage.all(CLAIMS)}
+        for process in self._cluster.processes():
+            if process.partition == partition and process.domain in released & kept and process.claim in claims:
+                raise Violation("channel released in use", f"{process} uses it, and its claim is still there")
+
+    def _check_foreign_channels(self, partition: str, status: Json, entries: dict[int, Json]) -> None:
+        """No member holds a channel number of another partition that is assigned to another ComputeDomain here."""
+        inside = {m["node"] for m in status.get("members", ()) if m["state"] not in ("Leaving", "Suspended")}
+        for process in self._cluster.processes():
+            if process.partition == partition or process.node not in inside:
+                continue
+            entry = entries.get(process.channel)
+            if entry and entry["state"] == "Assigned" and entry["computeDomain"].get("uid") != process.domain:
+                cause = f"{process} is on a member of {partition}, which has assigned the same number"
+                raise Violation("foreign channel", cause)
 
     def _holders(self) -> Iterator["Holder"]:
         for process in self._cluster.processes():

@@ -39,6 +39,20 @@ class Process(NamedTuple):
     """The device that it can open; -1: none."""
     told: int
     """The channel in its environment."""
+    moves: int
+    """How often its node had been moved to another partition when it started."""
+
+
+class Refusal(NamedTuple):
+    """A prepare that the driver answered with an error."""
+
+    node: str
+    claim: str
+    """UID."""
+    domain: str
+    """UID of the claim's ComputeDomain."""
+    began: float
+    error: str
 
 
 class Kubelet:
@@ -59,7 +73,9 @@ class Kubelet:
         self._workers: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self.on_process: Callable[[], None] = lambda: None
-        self.on_refusal: Callable[[str, str], None] = lambda pod, error: None
+        self.on_refusal: Callable[[Refusal], None] = lambda refusal: None
+        self.unprepared_at: dict[str, float] = {}
+        """By UID of the claim: when a call of unprepare last began."""
         objects.storage.subscribe(self._on_change)
 
     async def run(self) -> None:
@@ -120,7 +136,7 @@ class Kubelet:
             while not await self._is_deleted(key, uid):
                 await self._next_change()
             # A container that hangs in the kernel ends late.
-            longest = 10.0 if self._chance.random() < 0.9 else 600.0
+            longest = 10.0 if self._chance.random() < 0.75 else 900.0
             await asyncio.sleep(longest * self._chance.random())
             if self.processes.pop(uid, None) is not None:
                 self.on_process()
@@ -136,18 +152,20 @@ class Kubelet:
         self._remember(self._claims | {claim.uid: claim for claim in claims})
         self.finished -= {claim.uid for claim in claims}
         for claim in claims:
+            began, domain = asyncio.get_running_loop().time(), self._domain_of(claim)
             try:
                 await self._call("prepare", claim)
             except (ImexError, ConnectionError, TimeoutError) as error:
                 self.errors[uid] = str(error) or type(error).__name__
                 if isinstance(error, ImexError):
-                    self.on_refusal(uid, self.errors[uid])
+                    self.on_refusal(Refusal(self.node.name, claim.uid, domain, began, self.errors[uid]))
                 return False
         self.errors.pop(uid, None)
         return True
 
     async def _unprepare_all(self, claims: list[ClaimId]) -> bool:
         for claim in claims:
+            self.unprepared_at[claim.uid] = asyncio.get_running_loop().time()
             try:
                 await self._call("unprepare", claim)
             except (ImexError, ConnectionError, TimeoutError, OSError):
@@ -156,6 +174,11 @@ class Kubelet:
         self.finished |= done
         self._remember({uid: claim for uid, claim in self._claims.items() if uid not in done})
         return True
+
+    def _domain_of(self, claim: ClaimId) -> str:
+        stored = self._objects.storage.get(CLAIMS, Key(claim.namespace, claim.name))
+        devices = stored.document["spec"]["devices"] if stored else {}
+        return next((c["opaque"]["parameters"]["domainID"] for c in devices.get("config", ())), "")
 
     async def _call(self, method: str, claim: ClaimId) -> None:
         """A gRPC call: it fails if there is no program, and if it is killed meanwhile. During an update either
@@ -196,7 +219,14 @@ class Kubelet:
             channel = edits.device_nodes[0].minor if edits.device_nodes else -1
             partition = json.loads(spec.annotations["imex-dra.io/prepared-claim"])["partition"]
             self.processes[uid] = Process(
-                uid, claim.uid, self.node.name, partition, domain, channel, int(told or -1)
+                uid,
+                claim.uid,
+                self.node.name,
+                partition,
+                domain,
+                channel,
+                int(told or -1),
+                self.node.hardware.moves,
             )
         self.errors.pop(uid, None)
         self.on_process()

@@ -45,6 +45,14 @@ class Deadlock(Exception):
     """Nothing will ever happen again."""
 
 
+class Livelock(Exception):
+    """Programs work without ever waiting: time stands still."""
+
+
+_LONGEST_MOMENT = 100_000
+"""Rounds without time passing that are taken for endless ones."""
+
+
 _numbers = count()
 
 
@@ -64,6 +72,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
+        self._rounds = 0
+        """Of steps since time has passed."""
         self.steps = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         """With a number, so that timers for the same time run in the order in which they were set."""
@@ -81,6 +91,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        # Time must pass: a program that waits for what rounding has left of a period would wait for ever.
+        delay = max(delay, self._clock_resolution) if delay > 0 else delay
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -103,6 +115,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if not timers:
                 raise Deadlock("every task waits, and no timer is set")
             self._now = max(self._now, timers[0][0])
+            self._rounds = 0
+        self._rounds += 1
+        if self._rounds > _LONGEST_MOMENT:
+            raise Livelock(f"no time passes, and these steps are repeated: {list(ready)[:5]}")
         # Never early, as asyncio may be by the resolution of its clock: time does not pass while steps are ready,
         # so a program that waits for the rest would do so for ever.
         while timers and timers[0][0] <= self._now:

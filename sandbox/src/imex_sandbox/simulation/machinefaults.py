@@ -2,6 +2,7 @@
 
 import random
 
+from imex_dra.api.names import PartitionId
 from imex_sandbox.embedded.storage import Key
 from imex_sandbox.simulation.cluster import SimulatedCluster, partition_of_rack
 from imex_sandbox.simulation.kinds import NODES
@@ -54,7 +55,7 @@ class MachineFaults:
         node = self._node(chance)
         here = node.hardware.partition
         others = [partition for rack in range(_RACKS) if (partition := partition_of_rack(rack)) != here]
-        node.hardware.partition = chance.choice(others)
+        node.hardware.move(chance.choice(others))
         if chance.random() < 0.7:
             self._undos.later(1800.0, chance, lambda: self._move_back(node, here))
         return f"move {node.name} to {node.hardware.partition}"
@@ -115,8 +116,8 @@ class MachineFaults:
         if not node.powered:
             self._cluster.power_on(node)
 
-    def _move_back(self, node: SimulatedNode, partition: str) -> None:
-        node.hardware.partition = type(node.hardware.partition)(partition)
+    def _move_back(self, node: SimulatedNode, partition: PartitionId) -> None:
+        node.hardware.move(partition)
 
     def _reconnect(self, node: SimulatedNode) -> None:
         node.cut(cut=False)

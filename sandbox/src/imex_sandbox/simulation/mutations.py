@@ -2,19 +2,31 @@
 
 A mutation replaces one function or method of the driver by one that lacks a check. It says nothing about how the
 check is made, so it must be kept up to date with the code that it patches.
+
+These checks have no mutation, because another one covers them by design, and breaking one alone does no harm:
+
+- A node that another partition lists is not admitted (`Admission.other_partitions`). Its IMEX daemon must
+  have left that one as well, and a daemon runs in one partition at a time.
+- A channel number that another ComputeDomain holds on the same node is not prepared
+  (`PreparedClaims._check_channel_free`). A node that holds such a number is not admitted, and no number is reused
+  while a node holds it.
 """
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import Pool
 from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from imex_dra.api.meta import is_deleting, key_of
+from imex_dra.api.nodereasons import fabric_broken
 from imex_dra.api.nvlinkpartition import MemberState
+from imex_dra.api.partitionreasons import channels_exhausted
 from imex_dra.kube.client import JSON_PATCH
 from imex_dra.kube.patch import json_patch
+from imex_dra.node.checkpoint import Checkpoint
 from imex_sandbox.simulation.run import Outcome, Story, simulate
 
 
@@ -43,6 +55,8 @@ class Mutation(NamedTuple):
 class Found(NamedTuple):
     seeds: int
     """How many were run until one failed, in the order of the seeds."""
+    seed: int
+    """The one that failed."""
     seen_as: str
 
 
@@ -54,7 +68,7 @@ def find(mutation: Mutation, stories: list[Story], jobs: int) -> Found | None:
     with Pool(jobs, mutation.apply) as pool:
         for number, outcome in enumerate(pool.imap(simulate, stories), start=1):
             if outcome.problem:
-                return Found(number, seen_as(outcome))
+                return Found(number, outcome.story.seed, seen_as(outcome))
     return None
 
 
@@ -120,6 +134,14 @@ def _left_at_once(original: Any) -> Any:
     return lambda member, members, nvlink_nodes: member.state is MemberState.LEAVING
 
 
+def _ignore_disk_errors(original: Any) -> Any:
+    def save(self: Any, checkpoint: Any) -> None:
+        with suppress(OSError):
+            original(self, checkpoint)
+
+    return save
+
+
 def _release_by_cache(original: Any) -> Any:
     async def is_released(self: Any, reference: Any) -> bool:
         domain = self._caches.compute_domain(reference.uid)
@@ -165,12 +187,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         _always([]),
     ),
     Mutation(
-        "a node is admitted that another partition lists",
-        "controller.caches",
-        "Caches.memberships",
-        _always(frozenset()),
-    ),
-    Mutation(
         "a member whose Node is not Ready leaves",
         "controller.membership",
         "_Update._is_gone",
@@ -203,10 +219,35 @@ MUTATIONS: tuple[Mutation, ...] = (
         _always(False),
     ),
     Mutation(
-        "a channel that another ComputeDomain holds here is prepared",
+        "a prepare succeeds although its checkpoint cannot be written",
         "node.prepared",
-        "PreparedClaims._check_channel_free",
-        _always(None),
+        "CheckpointFile.save",
+        _ignore_disk_errors,
+    ),
+    Mutation(
+        "a lost checkpoint is not rebuilt",
+        "node.prepared",
+        "PreparedClaims._checkpoint_of_specs",
+        lambda original: lambda self: Checkpoint(),
+    ),
+    Mutation("a restored partition is not noticed", "controller.recovery", "_is_stale", _always(False)),
+    Mutation(
+        "a lost partition does not ask nodes and ComputeDomains for its channels",
+        "controller.partitionplan",
+        "merge_evidence",
+        lambda original: lambda partition, entries, *evidence, **options: entries,
+    ),
+    Mutation(
+        "a channel that is not assigned yet is reported as exhaustion",
+        "node.grant",
+        "no_channel_assigned",
+        lambda original: lambda *, domain, partition: channels_exhausted(partition=partition, count=7),
+    ),
+    Mutation(
+        "an API server that does not answer is reported as a broken fabric",
+        "node.apireads",
+        "api_unreachable",
+        lambda original: lambda *, node, claim, cause: fabric_broken(node=node, cause=cause),
     ),
     Mutation("the sweep ignores the kubelet's checkpoint", "node.sweep", "_kubelet_may_use", _always(False)),
 )

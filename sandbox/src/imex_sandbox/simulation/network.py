@@ -52,6 +52,8 @@ class Link:
     """Share of requests that fail: before the API has processed them, afterwards, or by coming too late."""
     stragglers: float = 0.0
     """Share of responses that come late: what they say may be outdated by then."""
+    watch_lag: float = 0.0
+    """Seconds by which a watch lags at most: what a program knows from it is outdated, what it reads is not."""
     watch_factor: float = 1.0
     """How many times longer than the client asks for a watch lives. In a simulated day reconnects would be most of
     the work."""
@@ -67,10 +69,13 @@ class Link:
         return self.cut or self.server.is_down
 
     def repair(self) -> None:
-        self.latency, self.failures, self.stragglers = _LATENCY, 0.0, 0.0
+        self.latency, self.failures, self.stragglers, self.watch_lag = _LATENCY, 0.0, 0.0, 0.0
 
     def delay(self) -> float:
         return self.latency * (0.2 + 1.6 * self.chance.random())
+
+    def lag(self) -> float:
+        return self.watch_lag * self.chance.random() if self.watch_lag else 0.0
 
 
 class Url(NamedTuple):
@@ -220,7 +225,7 @@ class WatchStream:
             if self._link.is_cut:
                 await self._wait_while_cut()
             if batch:
-                await asyncio.sleep(self._link.delay())
+                await asyncio.sleep(self._link.delay() + self._link.lag())
                 yield batch
 
     async def _wait_while_cut(self) -> None:

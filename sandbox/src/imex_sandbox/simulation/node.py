@@ -30,7 +30,6 @@ from imex_sandbox.simulation.network import ApiServer, Link, client_of
 from imex_sandbox.simulation.process import Program
 
 _REPORT_PERIOD = 600.0
-_SWEEP_PERIOD = 300.0
 WATCH_FACTOR = 12.0
 
 
@@ -43,6 +42,11 @@ class SimulatedHardware:
         self.boot = 1
         self.major = 500
         self.broken = ""
+        self.moves = 0
+
+    def move(self, partition: PartitionId) -> None:
+        self.partition = partition
+        self.moves += 1
 
     async def read(self) -> Reading:
         if self.broken:
@@ -88,6 +92,7 @@ class SimulatedNode:
         """Those that run; the newest is the last one."""
         self.disk = Disk(root, generator(f"disk of {name}"), clock.monotonic)
         self.ctl_delay = 1.0
+        self.sweep_period = 300.0
         self._objects = objects
         self._server = server
         self._fabric = fabric
@@ -152,7 +157,7 @@ class SimulatedNode:
             reporter = NodeReporter(client, state, prepared, clock, address=self.address, period=_REPORT_PERIOD)
             group.create_task(self._publish(state, reporter, DevicePublisher(client, state, clock)))
             group.create_task(
-                sweep_forever(client, state, prepared, self.kubelet_checkpoint, period=_SWEEP_PERIOD)
+                sweep_forever(client, state, prepared, self.kubelet_checkpoint, period=self.sweep_period)
             )
 
     async def _publish(self, state: NodeState, reporter: NodeReporter, publisher: DevicePublisher) -> None:

@@ -41,11 +41,13 @@ class Program:
         self.killed = False
         self.hangs = False
         self.death = asyncio.Event()
+        self.started_at = asyncio.get_running_loop().time()
         self._task: asyncio.Task[None] | None = None
         self._context = copy_context()
         self._context.run(owner.set, self)
         self._operations_left: int | None = None
         self._steps_left: int | None = None
+        self._at_step: Callable[[], None] = self.kill
         self._held: list[asyncio.Handle] = []
 
     @property
@@ -85,19 +87,21 @@ class Program:
         loop.resume(held)
 
     def admits(self, step: asyncio.Handle) -> bool:
-        if self.hangs:
-            self._held.append(step)
-            return False
-        if self._steps_left is not None:
+        if self._steps_left is not None and not self.hangs:
             self._steps_left -= 1
             if self._steps_left < 0:
                 self._steps_left = None
-                self.kill()
-        return True
+                self._at_step()
+        if self.hangs:
+            self._held.append(step)
+        return not self.hangs
 
     def kill_before_step(self, number: int) -> None:
         """The program is killed right before its step (from one await to the next) with this number."""
-        self._steps_left = number
+        self._steps_left, self._at_step = number, self.kill
+
+    def hang_before_step(self, number: int) -> None:
+        self._steps_left, self._at_step = number, self.hang
 
     def kill_before_file_operation(self, number: int) -> None:
         """The program is killed right before the file operation with this number, counted from now."""

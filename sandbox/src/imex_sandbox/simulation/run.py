@@ -7,17 +7,20 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import chdir
+from contextvars import Context
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from imex_dra.controller import epochs
+from imex_dra.controller import epochs, nvlinkpartitions
 from imex_dra.kube.backoff import use_generator
 from imex_sandbox.simulation.cluster import Shape, SimulatedCluster
 from imex_sandbox.simulation.invariants import Invariants, Violation
-from imex_sandbox.simulation.loop import VirtualLoop
+from imex_sandbox.simulation.kubelet import Refusal
+from imex_sandbox.simulation.loop import Livelock, VirtualLoop
 from imex_sandbox.simulation.process import killable_files
+from imex_sandbox.simulation.refusals import Refusals
 from imex_sandbox.simulation.rest import problems_at_rest
 from imex_sandbox.simulation.workload import Workload, plan_steps
 
@@ -27,7 +30,7 @@ _WARM_UP = 120.0
 _MEAN_PAUSES = (60.0, 120.0, 300.0, 600.0)
 """Seconds between two operations: busy clusters, and others in which faults have time to develop."""
 _REST = 1800.0
-_SHAPES = (Shape(1, 3, 8), Shape(1, 4, 12), Shape(1, 6, 9), Shape(2, 3, 8), Shape(1, 4, 4))
+_SHAPES = (Shape(1, 3, 8), Shape(1, 4, 12), Shape(1, 6, 9), Shape(2, 3, 8), Shape(2, 3, 5), Shape(1, 4, 4))
 
 
 class Story(NamedTuple):
@@ -67,7 +70,10 @@ def simulate(story: Story, tell: Callable[[str], object] | None = None) -> Outco
         # Relative paths: messages name files, and must be the same in every run.
         with tempfile.TemporaryDirectory(dir=_fast_directory()) as directory, chdir(directory), killable_files():
             run = Run(story, tell)
-            loop.run_until_complete(run.run(Path()))
+            try:
+                loop.run_until_complete(run.run(Path()))
+            except Livelock as error:
+                run.name, run.problem = "livelock", f"after {loop.time():.1f} s: {error}"
     finally:
         loop.close()
     seconds = time.monotonic() - began
@@ -89,7 +95,12 @@ class Run:
         # Members are asked early in half of the clusters: there are more races then.
         epochs.PATIENCE = random.Random(f"{self._seed}/patience").choice((60.0, 2.0))
         shape = random.Random(f"{self._seed}/shape").choice(_SHAPES)
+        # Few spare indexes, so that they are reused soon.
+        nvlinkpartitions.MAX_NODES = shape.racks * shape.nodes + 1
         cluster = SimulatedCluster(self._seed, directory, shape)
+        sweep_period = random.Random(f"{self._seed}/sweep").choice((300.0, 300.0, 60.0))
+        for node in cluster.nodes.values():
+            node.sweep_period = sweep_period
         invariants = Invariants(cluster)
         failed = asyncio.Event()
 
@@ -100,9 +111,20 @@ class Run:
                 self._fail(violation.name, str(violation))
                 failed.set()
 
+        refusals = Refusals(cluster)
+
+        def judge(refusal: Refusal) -> None:
+            try:
+                Context().run(refusals.check, refusal)
+            except Violation as violation:
+                self._fail(violation.name, str(violation))
+                failed.set()
+
+        for kubelet in cluster.kubelets.values():
+            kubelet.on_refusal = judge
         cluster.on_step = check
         running = asyncio.create_task(cluster.run())
-        story = asyncio.create_task(self._run_story(cluster))
+        story = asyncio.create_task(self._run_story(cluster, refusals))
         failure = asyncio.create_task(failed.wait())
         await asyncio.wait({running, story, failure}, return_when=asyncio.FIRST_COMPLETED)
         for task in (story, running):
@@ -116,8 +138,9 @@ class Run:
         cluster.stop()
         await _end_everything()
 
-    async def _run_story(self, cluster: SimulatedCluster) -> None:
-        loop, workload, story = asyncio.get_running_loop(), Workload(cluster, self._seed), self._story
+    async def _run_story(self, cluster: SimulatedCluster, refusals: Refusals) -> None:
+        loop, story = asyncio.get_running_loop(), self._story
+        workload = Workload(cluster, self._seed, refusals.observe)
         pause = story.pause or random.Random(f"{self._seed}/pause").choice(_MEAN_PAUSES)
         for step in plan_steps(self._seed, _WARM_UP, story.duration, pause):
             if not _included(step.number, story.only):
@@ -130,6 +153,9 @@ class Run:
         await asyncio.sleep(max(0.0, story.duration - loop.time()))
         workload.heal()
         self._tell(f"{loop.time():10.1f}        all faults are over")
+        # A pod may have been about to start on a node that was moved.
+        await asyncio.sleep(_REST / 3)
+        workload.drain()
         await asyncio.sleep(_REST)
         if found := problems_at_rest(cluster):
             self._fail("at rest", "at rest: " + "; ".join(found))

@@ -14,6 +14,8 @@ _DRIVER = "compute-domain.nvidia.com"
 
 
 _WATCHED = {PODS, CLAIMS, TEMPLATES, SLICES, NODES}
+_COLLECTED = tuple(kind for kind in KINDS if kind.plural not in ("events", "leases"))
+"""What may have owners, or be one. Events are many, and have none."""
 
 
 class ControlPlane:
@@ -36,7 +38,7 @@ class ControlPlane:
             await self._changed.wait()
             self._changed.clear()
             await asyncio.sleep(0.2 + self._chance.random())
-            while collect(self._objects, KINDS):  # noqa: ASYNC110 - what is deleted may own something
+            while collect(self._objects, _COLLECTED):  # noqa: ASYNC110 - what is deleted may own something
                 await asyncio.sleep(0.1)
             for key, pod in self._objects.storage.all(PODS):
                 if not pod.document["spec"].get("nodeName") and not pod.document["metadata"].get(

@@ -1,9 +1,12 @@
 """What happens to programs and services: our own, nvidia-imex, and the API server with its data."""
 
 import random
+from collections import deque
 from collections.abc import Callable
+from contextvars import Context
+from typing import NamedTuple
 
-from imex_sandbox.embedded.storage import Key, Stored
+from imex_sandbox.embedded.storage import Change, Key, Stored
 from imex_sandbox.simulation.cluster import SimulatedCluster
 from imex_sandbox.simulation.imex import Ctl, Daemon
 from imex_sandbox.simulation.kinds import PARTITIONS
@@ -13,11 +16,22 @@ from imex_sandbox.simulation.process import Program
 from imex_sandbox.simulation.undos import Undos
 
 
+class _Loss(NamedTuple):
+    after: int
+    """So many more changes."""
+    writes: int
+    delay: float
+
+
 class ServiceFaults:
     def __init__(self, cluster: SimulatedCluster, undos: Undos) -> None:
         self._cluster = cluster
         self._undos = undos
         self._backups: dict[str, Stored] = {}
+        self._recent: dict[str, deque[Stored]] = {}
+        """The last versions of each partition, oldest first."""
+        self._losses: dict[str, _Loss] = {}
+        cluster.storage.subscribe(self._on_change)
 
     # imex node
 
@@ -61,6 +75,12 @@ class ServiceFaults:
         self._hang(program, chance, 200.0)
         return f"hang {program.name}"
 
+    def hang_node_program_at_step(self, chance: random.Random) -> str:
+        node, number = self._node(chance), int(chance.expovariate(1 / 60))
+        for program in node.running():
+            self._hang_at_step(program, number, chance)
+        return f"hang imex node on {node.name} before its step number {number}"
+
     # imex controller
 
     def kill_controller(self, chance: random.Random) -> str:
@@ -74,6 +94,12 @@ class ServiceFaults:
     def hang_controller(self, chance: random.Random) -> str:
         return self._to_controller(chance, "hang", lambda program: self._hang(program, chance, 200.0))
 
+    def hang_controller_at_step(self, chance: random.Random) -> str:
+        """For longer than its Lease lasts: it goes on in the middle of what it did, while another one leads."""
+        number = int(chance.expovariate(1 / 200))
+        doing = f"before its step number {number} hang"
+        return self._to_controller(chance, doing, lambda program: self._hang_at_step(program, number, chance))
+
     def _to_controller(self, chance: random.Random, doing: str, action: Callable[[Program], None]) -> str:
         program = self._cluster.controllers.get(chance.randrange(2))
         if program is None or not program.running:
@@ -84,6 +110,15 @@ class ServiceFaults:
     def _hang(self, program: Program, chance: random.Random, seconds: float) -> None:
         program.hang()
         self._undos.later(seconds, chance, program.resume)
+
+    def _hang_at_step(self, program: Program, number: int, chance: random.Random) -> None:
+        program.hang_before_step(number)
+
+        def resume() -> None:
+            program.disarm()
+            program.resume()
+
+        self._undos.later(400.0, chance, resume)
 
     # nvidia-imex
 
@@ -145,6 +180,14 @@ class ServiceFaults:
 
         return f"delay some responses to {self._disturb(chance, delay)} programs"
 
+    def lag_watches(self, chance: random.Random) -> str:
+        lag = chance.choice((5.0, 30.0, 120.0))
+
+        def fall_behind(link: Link) -> None:
+            link.watch_lag = lag
+
+        return f"let the watches of {self._disturb(chance, fall_behind)} programs lag by up to {lag:.0f} s"
+
     def _disturb(self, chance: random.Random, disturb: Callable[[Link], None]) -> int:
         links = [program.link for program in self._cluster.programs()]
         chosen = chance.sample(links, chance.randint(1, len(links)))
@@ -192,6 +235,33 @@ class ServiceFaults:
         with self._cluster.tampering(name):
             self._cluster.storage.put(PARTITIONS, Key("", name), backup.document)
         return f"restore NVLinkPartition {name} to version {backup.version}"
+
+    def lose_last_writes(self, chance: random.Random) -> str:
+        """Of one partition, at one of its next changes: as if etcd had acknowledged them and lost them."""
+        partitions = [key.name for key, _ in self._cluster.storage.all(PARTITIONS)]
+        if not partitions:
+            return ""
+        name = chance.choice(partitions)
+        loss = _Loss(chance.randrange(6), chance.randint(1, 3), 3.0 * chance.random() ** 2)
+        self._losses[name] = loss
+        return f"lose {loss.writes} writes of NVLinkPartition {name} after {loss.after} more"
+
+    def _on_change(self, change: Change) -> None:
+        if change.kind is not PARTITIONS or change.old is None or self._cluster.is_tampering:
+            return
+        name = change.key.name
+        self._recent.setdefault(name, deque(maxlen=3)).append(change.old)
+        loss = self._losses.pop(name, None)
+        if loss is not None and loss.after:
+            self._losses[name] = loss._replace(after=loss.after - 1)
+        elif loss is not None:
+            loop = self._cluster.loop
+            loop.call_later(loss.delay, self._lose, name, loss, context=Context())
+
+    def _lose(self, name: str, loss: "_Loss") -> None:
+        recent = list(self._recent[name])
+        with self._cluster.tampering(name):
+            self._cluster.storage.put(PARTITIONS, Key("", name), recent[-min(loss.writes, len(recent))].document)
 
     def _node(self, chance: random.Random) -> SimulatedNode:
         return chance.choice(list(self._cluster.nodes.values()))

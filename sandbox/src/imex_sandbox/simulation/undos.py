@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 
 class Undos:
-    def __init__(self) -> None:
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        """`before` is called before each end."""
+        self._before = before
         self._pending: dict[object, Callable[[], None]] = {}
 
     def later(self, seconds: float, chance: random.Random, undo: Callable[[], object]) -> None:
@@ -15,6 +17,7 @@ class Undos:
 
         def run() -> None:
             if self._pending.pop(token, None) is not None:
+                self._before()
                 undo()
 
         self._pending[token] = run

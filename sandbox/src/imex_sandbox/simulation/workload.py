@@ -39,10 +39,12 @@ def plan_steps(seed: str, begin: float, end: float, mean_pause: float) -> list[S
 
 
 class Workload:
-    def __init__(self, cluster: SimulatedCluster, seed: str) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: str, observe: Callable[[], None]) -> None:
+        """`observe` is called before and after each fault begins, and before it ends."""
         self._cluster = cluster
         self._seed = seed
-        self._undos = Undos()
+        self._observe = observe
+        self._undos = Undos(observe)
         users = Users(cluster, self._undos)
         machines = MachineFaults(cluster, self._undos)
         services = ServiceFaults(cluster, self._undos)
@@ -61,28 +63,32 @@ class Workload:
                 Operation(8, services.kill_node_program_at_step),
                 Operation(5, services.update_node_program),
                 Operation(4, services.hang_node_program),
+                Operation(3, services.hang_node_program_at_step),
                 Operation(5, services.kill_controller),
                 Operation(3, services.kill_controller_at_step),
-                Operation(3, services.hang_controller),
+                Operation(2, services.hang_controller),
+                Operation(5, services.hang_controller_at_step),
                 Operation(4, services.restart_daemon),
                 Operation(2, services.hang_daemon),
                 Operation(3, services.break_ctl),
                 Operation(5, services.fail_requests),
                 Operation(3, services.slow_requests),
                 Operation(4, services.delay_responses),
+                Operation(5, services.lag_watches),
                 Operation(1, services.stop_api),
                 Operation(2, services.end_watches),
                 Operation(2, services.compact),
                 Operation(3, services.back_up_partitions),
-                Operation(1, services.lose_partition),
-                Operation(1, services.restore_partition),
+                Operation(2, services.lose_partition),
+                Operation(2, services.restore_partition),
+                Operation(3, services.lose_last_writes),
                 Operation(4, machines.reboot),
                 Operation(3, machines.power_off),
                 Operation(5, machines.cut_node_from_api),
                 Operation(4, machines.cut_nodes_apart),
                 Operation(4, machines.break_fabric),
                 Operation(3, machines.reload_driver),
-                Operation(2, machines.move_node),
+                Operation(5, machines.move_node),
                 Operation(2, machines.replace_node),
                 Operation(2, machines.fill_disk),
                 Operation(3, machines.break_disk),
@@ -99,7 +105,10 @@ class Workload:
     def run(self, step: Step) -> str:
         chance = random.Random(f"{self._seed}/{step.number}")
         (operation,) = chance.choices(self._operations, self._weights)
-        return operation.run(chance)
+        self._observe()
+        done = operation.run(chance)
+        self._observe()
+        return done
 
     def heal(self) -> None:
         cluster = self._cluster
@@ -108,7 +117,11 @@ class Workload:
             program.disarm()
         for node in cluster.nodes.values():
             cluster.ensure_program(node)
-        # What would never end by itself: pods whose ComputeDomain was deleted, and pods on a node that has moved.
+        self.drain()
+
+    def drain(self) -> None:
+        """Ends what would never end by itself: pods without a ComputeDomain, and pods on a node that has moved."""
+        cluster = self._cluster
         moved = {
             one.pod for one in cluster.processes() if one.partition != cluster.nodes[one.node].hardware.partition
         }
