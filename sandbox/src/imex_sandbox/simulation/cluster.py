@@ -16,6 +16,7 @@ from imex_dra.api.names import LEASE, NAMESPACE, PartitionId
 from imex_dra.base.clock import Clock
 from imex_dra.base.waiting import wait_any
 from imex_dra.controller.leader import Leader
+from imex_dra.controller.settings import Settings
 from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
 from imex_sandbox.embedded.kinds import NAMESPACES
 from imex_sandbox.embedded.objects import Objects
@@ -53,6 +54,8 @@ class Shape(NamedTuple):
 class SimulatedCluster:
     def __init__(self, seed: str, directory: Path, shape: Shape) -> None:
         self._seed = seed
+        # Few spare indexes, so that they are reused soon.
+        self._settings = Settings(max_nodes=shape.racks * shape.nodes + 1)
         self.chance = self.generator("cluster")
         self.clock = SimulatedClock()
         self.storage = Storage(history=2000)
@@ -225,7 +228,7 @@ class SimulatedCluster:
     async def _controller(self, identity: str, link: Link) -> None:
         client = client_of("imex-controller", self.objects, link)
         election = LeaderElection(client, LeaseKey(NAMESPACE, LEASE), identity, self.clock, _TIMING)
-        await election.lead(lambda: Leader(client, identity, self.clock).run())
+        await election.lead(lambda: Leader(client, identity, self.clock, settings=self._settings).run())
 
     def _on_change(self, change: Change) -> None:
         self.record(f"{change.kind.plural} {change.key}", change.last.encoded)

@@ -272,7 +272,7 @@ class Refusals:
 
     def _prepared(self, case: _Case) -> list[Json]:
         path = case.node.checkpoint
-        return list((read_checkpoint(path.read_bytes()) if path.exists() else None or {}).values())
+        return list(((read_checkpoint(path.read_bytes()) if path.exists() else None) or {}).values())
 
     def _peers_missing(self, case: _Case) -> bool:
         fabric, now = self._cluster.fabric, self._cluster.loop.time()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import structlog
 
-from imex_dra.controller import epochs, nvlinkpartitions
+from imex_dra.controller import epochs
 from imex_dra.kube.backoff import use_generator
 from imex_sandbox.simulation.cluster import Shape, SimulatedCluster
 from imex_sandbox.simulation.invariants import Invariants, Violation
@@ -95,8 +95,6 @@ class Run:
         # Members are asked early in half of the clusters: there are more races then.
         epochs.PATIENCE = random.Random(f"{self._seed}/patience").choice((60.0, 2.0))
         shape = random.Random(f"{self._seed}/shape").choice(_SHAPES)
-        # Few spare indexes, so that they are reused soon.
-        nvlinkpartitions.MAX_NODES = shape.racks * shape.nodes + 1
         cluster = SimulatedCluster(self._seed, directory, shape)
         sweep_period = random.Random(f"{self._seed}/sweep").choice((300.0, 300.0, 60.0))
         for node in cluster.nodes.values():
