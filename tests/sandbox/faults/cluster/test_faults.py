@@ -191,17 +191,19 @@ class TestProcesses:
                 lambda now: now.partition(cluster.partitions["r0-n01"])["summary"]["state"] == "DEGRADED"
             )
 
-    def test_a_node_reports_that_its_imex_daemon_does_not_answer(
+    def test_a_node_reports_that_its_imex_supervisor_does_not_run(
         self, cluster: FaultCluster, injector: Injector
     ) -> None:
-        with injector.during(KillProcess(program="imex-daemon", nodes=("r0-n02",), for_="1h")):
-            cluster.until(lambda now: "imex daemon does not answer" in now.nvlink_node_message("r0-n02"))
+        with injector.during(KillProcess(program="imex-supervisor", nodes=("r0-n02",), for_="1h")):
+            cluster.until(
+                lambda now: "the supervisor of nvidia-imex does not run" in now.nvlink_node_message("r0-n02")
+            )
             cluster.until(lambda now: "r0-n02" in now.not_ready_message())
 
-    def test_a_hung_imex_daemon_does_not_restart_nvidia_imex(
+    def test_a_hung_supervisor_does_not_restart_nvidia_imex(
         self, cluster: FaultCluster, injector: Injector
     ) -> None:
-        with injector.during(HangProcess(program="imex-daemon", nodes=("r0-n02",))):
+        with injector.during(HangProcess(program="imex-supervisor", nodes=("r0-n02",))):
             injector.inject(KillProcess(program="nvidia-imex", nodes=("r0-n02",)))
             cluster.until(lambda now: now.peers("r0-n00") == {"r0-n01"} and now.peers("r0-n01") == {"r0-n00"})
             cluster.until(lambda now: "r0-n02 and 2 other nodes" in now.not_ready_message())
