@@ -41,6 +41,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(300)]
 
+REGISTERED = "registered with the kubelet"
 EXPORT = """
 import sys
 from imex_sandbox.softimex import memory
@@ -176,6 +177,17 @@ class TestProcesses:
         before = node.pid("nvidia-imex")
         injector.inject(KillProcess(program="nvidia-imex", nodes=("r0-n00",)))
         cluster.until(lambda now: node.pid("nvidia-imex") != before)
+
+    def test_nvidia_imex_survives_imex_node(self, cluster: FaultCluster, injector: Injector) -> None:
+        node = cluster.handle.nodes["r0-n00"]
+        before, started_at = node.pid("nvidia-imex"), cluster.snapshot().nvlink_node("r0-n00")["imexStartedAt"]
+        for _ in range(3):
+            injector.inject(KillProcess(program="imex-node", nodes=("r0-n00",)))
+            registered = cluster.log("r0-n00-imex-node").count(REGISTERED)
+            until(lambda: cluster.log("r0-n00-imex-node").count(REGISTERED) > registered, within=90)  # noqa: B023
+        assert node.pid("nvidia-imex") == before
+        now = cluster.until(lambda now: now.nvlink_node("r0-n00")["imexState"] == "READY")
+        assert now.nvlink_node("r0-n00")["imexStartedAt"] == started_at
 
     def test_a_hung_nvidia_imex_makes_its_partition_degraded(
         self, cluster: FaultCluster, injector: Injector
