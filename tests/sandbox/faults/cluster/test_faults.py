@@ -217,8 +217,11 @@ class TestProcesses:
     ) -> None:
         with injector.during(HangProcess(program="imex-supervisor", nodes=("r0-n02",))):
             injector.inject(KillProcess(program="nvidia-imex", nodes=("r0-n02",)))
-            cluster.until(lambda now: now.peers("r0-n00") == {"r0-n01"} and now.peers("r0-n01") == {"r0-n00"})
-            cluster.until(lambda now: "r0-n02 and 2 other nodes" in now.not_ready_message())
+            cluster.until(
+                lambda now: (
+                    now.nvlink_node("r0-n02")["imexState"] == "UNAVAILABLE" and "r0-n02" in now.not_ready_message()
+                )
+            )
             with pytest.raises(Rejected, match="nvidia-imex is not running"):
                 cluster.handle.nodes["r0-n02"].pid("nvidia-imex")
 
