@@ -107,7 +107,8 @@ class DaemonManager:
         answers = self._readiness.state is not ImexState.UNAVAILABLE
         self._step = next_step(self._desired, found, self._recovery, answers=answers)
         if self._step not in (taken, Step.NOTHING):  # a step is taken again until it has its effect
-            log.info("managing nvidia-imex", step=self._step.name, desired=self._desired)
+            generation = self._desired.generation if isinstance(self._desired, MemberList) else None
+            log.info("managing nvidia-imex", step=self._step.name, generation=generation, pid=found.pid)
         self._problem = ""
         try:
             self._act(self._step, found)
@@ -149,11 +150,11 @@ class DaemonManager:
     async def _poll(self) -> NoReturn:
         while True:
             self._poll_now.clear()
-            found = self._found
+            found, interval = self._found, None
             if found is not None and found.is_to_run:
                 await self._query(found)
-            connected = self._connections.indexes if self._connections else None
-            interval = self._poll_intervals.interval(self._desired, self._readiness, connected)
+                connected = self._connections.indexes if self._connections else None
+                interval = self._poll_intervals.interval(self._desired, self._readiness, connected)
             await wait_any(self._poll_now, timeout=interval)
 
     async def _query(self, found: Found) -> None:

@@ -32,9 +32,9 @@ STABLE_AFTER=${STABLE_AFTER:-60}      # a process that ran this long did not fai
 
 state=stopped # also: starting (its pid is not known yet), stopping
 pid='' identity='' hosts='' exit='' restarts=0
-delay=0          # seconds until the next restart
-since=0          # when the process started
-leaving=''       # this script is to end
+delay=0 # seconds until the next restart
+since=0 # when the process started
+leaving='' # this script is to end
 reload_pending='' # the pid to reload as soon as it is allowed again
 retry_timer='' stop_timer='' reload_timer='' # pids of timers that run
 
@@ -98,7 +98,7 @@ start() { # COMMAND
     cancel "$retry_timer"
     pid='' reload_pending='' retry_timer=''
     if ! identity=$(readlink current); then
-        identity='' hosts=''
+        identity='' hosts='' exit=''
         report stopped
         return
     fi
@@ -131,7 +131,7 @@ apply() { # COMMAND
     failed | starting | running)
         if [ "$(readlink current)" != "configs/$identity" ]; then
             case $state in
-            failed) delay=0 && start "$@" ;;
+            failed) exit='' delay=0 && start "$@" ;;
             starting) state=stopping ;;
             running) stop ;;
             esac
@@ -187,6 +187,8 @@ ended() { # COMMAND
 
 mkdir -p "$1" && cd "$1" || exit
 shift 2
+# As an event like all others. The shell runs it when `read` is interrupted; if the signal arrives in the microsecond
+# before `read` blocks, only with the next event.
 trap 'send leave' INT TERM
 [ -p control ] || mkfifo -m 600 control || exit
 exec 3<>control
@@ -203,6 +205,7 @@ while :; do
         [ "$state $reload_pending" != "running $pid" ] || reload
         ;;
     started)
+        [ -z "$pid" ] || continue # of a supervisor before
         pid=$argument
         uptime
         since=$now

@@ -180,14 +180,19 @@ class TestProcesses:
 
     def test_nvidia_imex_survives_imex_node(self, cluster: FaultCluster, injector: Injector) -> None:
         node = cluster.handle.nodes["r0-n00"]
+        exporting = cluster.python_in("w0", EXPORT)
+        assert exporting.stdout is not None
+        handle = exporting.stdout.readline().strip()
         before, started_at = node.pid("nvidia-imex"), cluster.snapshot().nvlink_node("r0-n00")["imexStartedAt"]
-        for _ in range(3):
+        for _ in range(5):
             injector.inject(KillProcess(program="imex-node", nodes=("r0-n00",)))
             registered = cluster.log("r0-n00-imex-node").count(REGISTERED)
             until(lambda: cluster.log("r0-n00-imex-node").count(REGISTERED) > registered, within=90)  # noqa: B023
         assert node.pid("nvidia-imex") == before
         now = cluster.until(lambda now: now.nvlink_node("r0-n00")["imexState"] == "READY")
         assert now.nvlink_node("r0-n00")["imexStartedAt"] == started_at
+        assert import_seconds(cluster, handle) < 60
+        exporting.communicate(timeout=60)
 
     def test_a_hung_nvidia_imex_makes_its_partition_degraded(
         self, cluster: FaultCluster, injector: Injector
