@@ -101,7 +101,7 @@ def memory(progress: Progress) -> Iterator[Line]:
         programs = {
             "imex controller": (cluster.controller, 60),
             "imex node": (node.program, 70),
-            "imex daemon": (node.daemon, 40),
+            "supervisor of nvidia-imex": (node.supervisor, 10),
         }
         for name, (process, budget) in programs.items():
             yield line(

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from imex_dra import __version__
 from imex_dra.cli import imex
 
-PROGRAMS = ["controller", "node", "daemon"]
+PROGRAMS = ["controller", "node"]
 
 
 def run(*arguments: str, **environment: str) -> tuple[int, str]:
@@ -78,7 +78,7 @@ def test_version_prints_the_version() -> None:
             ["node", "--node-name", "n1", "--address", "10.0.0.1", "--hardware", "simulated"],
             "simulated needs a directory: --hardware simulated:<directory>",
         ),
-        (["daemon", "--config-dir", "/etc/hostname"], "Directory '/etc/hostname' is a file"),
+        (["node", "--imex-dir", "/etc/hostname"], "Directory '/etc/hostname' is a file"),
         (["controller", "--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
         (["controller", "--kubeconfig", "/no/such/file"], "File '/no/such/file' does not exist"),
         (["controller", "stray"], "Got unexpected extra argument (stray)"),

@@ -1,7 +1,7 @@
 """A model of a small cluster in which channels are assigned, released and reused.
 
 Every decision is the product's own: the controller's inputs and plan, the node's decision about a grant, its
-checkpoint on disk, its report, and what `imex daemon` accepts as a member list. The model adds the surroundings:
+checkpoint on disk, its report, and what its nvidia-imex accepts as a member list. The model adds the surroundings:
 an API server with versions, two controllers that may have seen outdated objects, up to two node programs on each
 machine, prepares that commit late or never, processes and daemons, nodes that are cut off from the API server or
 from each other, and time.
@@ -44,10 +44,10 @@ from imex_dra.controller.partitionplan import plan_partition
 from imex_dra.controller.plausibility import Counters
 from imex_dra.controller.releases import ReleaseCheck
 from imex_dra.daemon.plan import supersedes
+from imex_dra.daemon.state import DaemonState
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.hardware.protocol import Reading
-from imex_dra.imex.link import DaemonState
-from imex_dra.imex.memberlist import MemberList
+from imex_dra.imex.memberlist import Leave, MemberList
 from imex_dra.kube.client import Client
 from imex_dra.kube.events import EventRecorder
 from imex_dra.node.apireads import LivePartition
@@ -136,8 +136,8 @@ class Machine:
     """By claim UID."""
     daemon: MemberList | None = None
     """The member list that the running IMEX daemon applied; None: it does not run."""
-    saved_list: MemberList | None = None
-    """The file of `imex daemon`."""
+    files: MemberList | None = None
+    """With which the supervisor starts the daemon again; a reboot empties its directory."""
     programs: list[NodeProgram] = field(default_factory=lambda: [NodeProgram()])
     nvlink_node: NVLinkNode | None = None
     version: int = 0
@@ -395,14 +395,13 @@ class Model:
     # IMEX daemons
 
     def send_member_list(self, machine: Machine, program: NodeProgram) -> None:
-        machine.daemon = machine.daemon or machine.saved_list  # the agent starts it from its file
-        member_list = member_list_for_daemon(machine.snapshot(program))
-        if member_list is None:
-            return
-        if member_list.own_index < 0:
-            machine.daemon = machine.saved_list = None
-        elif supersedes(member_list, machine.saved_list):
-            machine.daemon = machine.saved_list = member_list
+        machine.daemon = machine.daemon or machine.files
+        snapshot, files = machine.snapshot(program), machine.files
+        desired = member_list_for_daemon(snapshot) if snapshot.is_publisher else None
+        if isinstance(desired, Leave):
+            machine.daemon = machine.files = None
+        elif desired and (files is None or supersedes(desired, files.partition, files.generation)):
+            machine.daemon = machine.files = desired
 
     def unreachable(self, machine: Machine) -> tuple[str, ...]:
         """Members in the list of the machine's daemon that it does not reach now."""

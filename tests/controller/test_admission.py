@@ -81,7 +81,7 @@ def test_a_node_whose_daemon_still_runs_in_another_partition_waits() -> None:
     assert refusal.reason is Reason.DAEMON_IN_OTHER_PARTITION
     assert refusal.message() == (
         f"node n cannot join NVLink partition {HERE} yet: its IMEX daemon still runs in {ELSEWHERE}; check that"
-        " imex daemon runs on the node"
+        " imex node and the pod of the IMEX daemon run on the node"
     )
 
 

@@ -116,8 +116,7 @@ def test_the_message_names_the_node_and_both_values() -> None:
     assert found["b"].message() == (
         f"node b reports epoch 99 and member list 5, but NVLink partition {HERE} is at epoch 3 and member list 5:"
         " its report is ignored, and it cannot be a member until it reports something else; check that imex node"
-        " on it is the real one; then drain the node, remove its imex-dra.json and member-list.json, and restart"
-        " imex daemon"
+        " on it is the real one; then drain the node, remove its imex-dra.json, and reboot it"
     )
 
 

@@ -76,7 +76,7 @@ def test_a_returning_node_gets_no_channel_while_its_daemon_runs_with_an_old_memb
     condition = find_condition(partition.status.conditions, CHANNELS_REUSABLE) if partition else None
     assert condition is not None
     assert (condition.reason, condition.status) == ("MemberListsOutdated", "False")
-    assert "contain nodes that have left: a; check that imex daemon runs" in condition.message
+    assert "contain nodes that have left: a; check that imex node and" in condition.message
 
 
 def test_a_fence_of_a_lost_partition_acknowledges_nothing_in_the_recovered_one() -> None:

@@ -71,7 +71,7 @@ EVENTS = {
     "a_machine_reboots": 1,
     "a_machine_moves": 4,
     "a_daemon_dies": 1,
-    "a_daemon_starts_from_its_saved_list": 1,
+    "a_supervisor_starts_its_daemon_again": 1,
     "a_node_object_is_deleted": 2,
     "deleted_nodes_return": 3,
     "an_nvlink_node_is_deleted": 1,
@@ -337,7 +337,8 @@ class ReuseMachine(RuleBasedStateMachine):
     def a_machine_reboots(self, machine: Machine, number: int) -> None:
         machine.boot += 1
         machine.processes.clear()
-        machine.daemon, machine.programs = None, [NodeProgram()]
+        machine.daemon = machine.files = None
+        machine.programs = [NodeProgram()]
 
     def a_machine_moves(self, machine: Machine, number: int) -> None:
         machine.partition_id = self.partition(number)
@@ -345,8 +346,8 @@ class ReuseMachine(RuleBasedStateMachine):
     def a_daemon_dies(self, machine: Machine, number: int) -> None:
         machine.daemon = None
 
-    def a_daemon_starts_from_its_saved_list(self, machine: Machine, number: int) -> None:
-        machine.daemon = machine.saved_list
+    def a_supervisor_starts_its_daemon_again(self, machine: Machine, number: int) -> None:
+        machine.daemon = machine.files
 
     def a_node_object_is_deleted(self, machine: Machine, number: int) -> None:
         self.an_nvlink_node_is_deleted(machine, number)

@@ -1,31 +1,33 @@
-"""A simulated node for the agent: its root directory, its address in 127/8, and a client of the agent's socket."""
+"""A simulated node: its root directory, its address in 127/8, nvidia-imex with its supervisor, and a manager."""
 
 import asyncio
+import os
 import random
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from imex_dra.api.nvlinknode import Fabric, FabricState, ImexState
-from imex_dra.daemon.agent import Agent
-from imex_dra.daemon.plan import PollIntervals
+from imex_dra.daemon.manager import DaemonManager
+from imex_dra.daemon.state import DaemonState, PollIntervals
+from imex_dra.daemon.supervisor import SCRIPT, Found, Supervisor
 from imex_dra.imex.ctl import ImexCtl
-from imex_dra.imex.files import ImexFiles
-from imex_dra.imex.link import DaemonState, frame, messages
 from imex_dra.imex.memberlist import MemberList
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import HardwareFile, SimulatedGpu
-from tests.waiting import until_async
+from tests.waiting import until, until_async
 
 PARTITION = "7b968a6d.1"
 HARDWARE = HardwareFile(
     Fabric(FabricState.OK), PARTITION, "580.95.05", 2048, "boot-1", gpus=(SimulatedGpu("GPU-0", "GB200"),)
 )
-KILLED_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
+STOPS_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--")
 
 
 class Rack:
@@ -42,7 +44,7 @@ class Rack:
 
     def member_list(self, own: int, *indexes: int, generation: int = 1, **facts: Any) -> MemberList:
         """Members at these indexes, each at the address of its number; `addresses` overrides some."""
-        addresses = {str(index): self.address(index) for index in indexes} | facts.pop("addresses", {})
+        addresses = {index: self.address(index) for index in indexes} | facts.pop("addresses", {})
         return MemberList(
             partition=facts.get("partition", PARTITION),
             generation=generation,
@@ -50,11 +52,71 @@ class Rack:
             name_format="imex-0a1b2c3d-%03d",
             addresses=addresses,
             own_index=own,
-            own_address=addresses[str(own)],
+            own_address=addresses[own],
         )
 
     def address(self, number: int) -> str:
         return f"{self.net}.{number + 10}"
+
+
+class RunningSupervisor:
+    """The supervisor as a process that leads a process group, as in a container."""
+
+    def __init__(
+        self,
+        directory: Path,
+        command: Sequence[str],
+        *,
+        shell: Sequence[str] = ("sh",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory
+        self.log = directory.parent / f"{directory.name}.log"
+        self.files = Supervisor(directory)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*STOPS_WITH_PARENT, *shell, SCRIPT, directory, "--", *command],
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+        self.until(lambda found: True)
+
+    def find(self) -> Found:
+        found = self.files.find()
+        assert found is not None, f"the supervisor does not run: {self.log.read_text()}"
+        return found
+
+    def until(self, condition: Callable[[Found], object]) -> Found:
+        def met() -> Found | None:
+            found = self.files.find()
+            return found if found is not None and condition(found) else None
+
+        try:
+            return until(met) or Found()
+        except AssertionError as error:
+            raise AssertionError(f"{error}; found: {self.files.find()}; log: {self.log.read_text()}") from None
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+    def close(self) -> None:
+        """Ends everything at once, as the end of a container does."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(60)
+
+
+@contextmanager
+def running(directory: Path, command: Sequence[str], **options: Any) -> Iterator[RunningSupervisor]:
+    supervisor = RunningSupervisor(directory, command, **options)
+    try:
+        yield supervisor
+    finally:
+        supervisor.close()
 
 
 class SimulatedNode:
@@ -62,92 +124,63 @@ class SimulatedNode:
         self.rack = rack
         self.root = NodeRoot(rack.directory / f"n{number}")
         self.root.make(HARDWARE, address=rack.address(number))
-        self.socket = self.root.daemon_socket
-        self.hosts = self.root.path / "hosts"
-        self.config_dir = self.root.path / "etc/nvidia-imex"
-        self.member_list_file = self.config_dir / "member-list.json"
+        self.files = Supervisor(self.root.imex)
+        self.hosts = self.root.imex / "hosts"
 
-    @property
-    def environment(self) -> dict[str, str]:
-        return {"IMEX_NODE_ROOT": str(self.root.path), "IMEX_FABRIC_DIR": str(self.rack.directory / "f")}
+    def soft_imex(self, program: str) -> Sequence[str]:
+        return self.root.soft_imex(program, self.rack.directory / "f")
+
+    def supervisor(self, *, command: Sequence[str] = (), **options: Any) -> RunningSupervisor:
+        return RunningSupervisor(self.root.imex, command or self.soft_imex("daemon"), **options)
 
     @property
     def imex_pid(self) -> int:
         """The PID of the nvidia-imex that holds the node's only session."""
         return int((self.root.path / "run/imex.lock").read_text())
 
-    def soft_imex(self, program: str) -> Sequence[str]:
-        variables = (f"{name}={value}" for name, value in self.environment.items())
-        return [*KILLED_WITH_PARENT, "env", *variables, sys.executable, "-m", f"imex_sandbox.softimex.{program}"]
-
-    def agent(self, *, command: Sequence[str] = (), ctl_command: Sequence[str] = (), **options: Any) -> Agent:
-        files = ImexFiles(self.config_dir, self.hosts)
-        ctl = ImexCtl(ctl_command or self.soft_imex("ctl"), files.config)
-        intervals = PollIntervals(starting=0.1, connecting=0.3, steady=1.0)
-        return Agent(files, ctl, command or self.soft_imex("daemon"), poll_intervals=intervals, **options)
+    def addresses(self) -> dict[int, str]:
+        """The addresses in the hosts file, by index."""
+        lines = (line.split() for line in self.hosts.read_text().splitlines()[2:])
+        return {int(name[-3:]): address for address, name in lines}
 
     @asynccontextmanager
-    async def running_agent(self, **options: Any) -> AsyncIterator["asyncio.Task[None]"]:
-        task = asyncio.create_task(self.agent(**options).run(self.socket))
+    async def managed(
+        self, *, supervisor: Mapping[str, Any] | None = None, **options: Any
+    ) -> AsyncIterator["Managed"]:
+        """With a supervisor and a manager."""
+        running = self.supervisor(**(supervisor or {}))
         try:
-            yield task
+            async with self.manager(**options) as managed:
+                yield managed
+        finally:
+            running.close()
+
+    @asynccontextmanager
+    async def manager(self, *, ctl_command: Sequence[str] = (), **options: Any) -> AsyncIterator["Managed"]:
+        managed = Managed(self, ImexCtl(ctl_command or self.soft_imex("ctl")), options)
+        task = asyncio.create_task(managed.manager.run())
+        try:
+            yield managed
+            assert not task.done(), task
         finally:
             task.cancel()
             await asyncio.wait({task})
-        assert task.cancelled()
-
-    def addresses(self) -> dict[str, str]:
-        """The addresses in the hosts file, by index."""
-        lines = (line.split() for line in self.hosts.read_text().splitlines())
-        return {str(int(name[-3:])): address for address, name in lines}
-
-    def setting(self, key: str) -> str:
-        """As nvidia-imex read it at its start."""
-        lines = (self.config_dir / "config.cfg").read_text().splitlines()
-        return dict(line.split("=", 1) for line in lines)[key]
-
-    @asynccontextmanager
-    async def client(self) -> AsyncIterator["Client"]:
-        """The end of the socket that `imex node` has, as soon as the agent listens."""
-        reader, writer = await self._connect()
-        client = Client(reader, writer)
-        receiving = asyncio.create_task(client.receive())
-        try:
-            yield client
-        finally:
-            receiving.cancel()
-            await asyncio.wait({receiving})
-            writer.close()
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        connections: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-
-        async def connected() -> bool:
-            with suppress(FileNotFoundError, ConnectionRefusedError):  # a socket that is bound need not listen yet
-                connections.append(await asyncio.open_unix_connection(self.socket))
-            return bool(connections)
-
-        condition: Callable[[], bool | Awaitable[bool]] = connected
-        await until_async(condition)
-        return connections[0]
 
 
-class Client:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.writer = reader, writer
+class Managed:
+    """A manager, and everything that it published."""
+
+    def __init__(self, node: SimulatedNode, ctl: ImexCtl, options: Mapping[str, Any]) -> None:
         self.states: list[DaemonState] = []
-        """Everything that the agent sent."""
-        self.closed = False
+        intervals = PollIntervals(starting=0.1, connecting=0.3, steady=1.0)
+        self.manager = DaemonManager(node.files, ctl, self._publish, poll_intervals=intervals, **options)
 
-    async def receive(self) -> None:
-        async for state in messages(self._reader, DaemonState):
+    def _publish(self, state: DaemonState) -> None:
+        if not self.states or self.states[-1] != state:
             self.states.append(state)
-        self.closed = True
 
-    async def send(self, *member_lists: MemberList) -> None:
-        """Sends all of them in one write."""
-        self.writer.write(b"".join(frame(member_list) for member_list in member_lists))
-        await self.writer.drain()
+    def desire(self, desired: Any) -> None:
+        self.manager.desire(desired, may_write=True)
 
     async def until(self, condition: Callable[[DaemonState], object]) -> DaemonState:
         """Waits until the latest state meets the condition."""
@@ -162,3 +195,7 @@ class Client:
             return (state.state, state.index, state.generation) == (ImexState.READY, index, generation)
 
         return await self.until(ready)
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]

@@ -1,165 +1,243 @@
-"""The agent's decisions: restart or not, how long to wait for recovery, when to poll next."""
+"""What to do next with nvidia-imex, given what is found: adopt, reload or restart."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
-from imex_dra.api.nvlinknode import ImexState
-from imex_dra.daemon.plan import (
-    Connections,
-    PollIntervals,
-    Readiness,
-    Recovery,
-    Step,
-    next_step,
-    recovery_problem,
-    supersedes,
-)
-from imex_dra.imex.link import DaemonState
-from imex_dra.imex.memberlist import MemberList
+from imex_dra.daemon.plan import Step, next_step, supersedes
+from imex_dra.daemon.state import Recovery
+from imex_dra.daemon.supervisor import Found, Process
+from imex_dra.imex.config import Identity, hosts_file, identity_of
+from imex_dra.imex.memberlist import Leave, MemberList
 
-LIST = MemberList("7b.1", 5, 24, "imex-0a1b2c3d-%03d", {"0": "10.0.0.1", "1": "10.0.0.2"}, 0, "10.0.0.1")
-WAITING, READY, UNAVAILABLE = ImexState.WAITING_FOR_RECOVERY, ImexState.READY, ImexState.UNAVAILABLE
+LIST = MemberList("7b.1", 5, 24, "imex-0a1b2c3d-%03d", {0: "10.0.0.1", 1: "10.0.0.2"}, 0, "10.0.0.1")
+TIMED_OUT = Recovery(0.0, timed_out=True)
 
 
 def changed(**facts: Any) -> MemberList:
     return structs.replace(LIST, **facts)
 
 
+def identity(member_list: MemberList = LIST, quorum: str = "RECOVERY") -> Identity:
+    return identity_of(member_list, quorum)
+
+
+def running(member_list: MemberList = LIST, **facts: Any) -> Found:
+    """A process that runs with this list."""
+    own = facts.pop("running", identity(member_list))
+    current = facts.pop("configured", own)
+    hosts = hosts_file(facts.pop("hosts", member_list))
+    return Found(
+        process=Process.RUNNING,
+        pid=7,
+        running=own,
+        applied_title=hosts_file(facts.pop("applied", member_list)).title,
+        current=current.name if current else "",
+        configured=current,
+        hosts=hosts.content,
+    )
+
+
+def stopped(found: Found, process: Process = Process.STOPPED) -> Found:
+    return structs.replace(found, process=process, pid=0)
+
+
+def step(desired: MemberList | Leave | None, found: Found, recovery: Recovery = Recovery()) -> Step:  # noqa: B008
+    return next_step(desired, found, recovery, answers=True)
+
+
 def test_the_first_member_list_starts_the_daemon() -> None:
-    assert next_step(None, LIST) is Step.START
+    assert step(LIST, Found()) is Step.START
+
+
+def test_without_a_list_nothing_starts_and_nothing_stops() -> None:
+    assert step(None, Found()) is Step.NOTHING
+    assert step(None, running()) is Step.NOTHING
 
 
 @pytest.mark.parametrize(
-    ("desired", "step"),
+    ("desired", "expected"),
     [
         (LIST, Step.NOTHING),
-        (changed(generation=6), Step.NOTHING),
-        (changed(addresses={**LIST.addresses, "1": "10.0.0.22"}), Step.UPDATE_HOSTS),
-        (changed(addresses={**LIST.addresses, "2": "10.0.0.3"}), Step.UPDATE_HOSTS),
-        (changed(addresses={"0": "10.0.0.1"}), Step.UPDATE_HOSTS),
-        (changed(own_index=3, addresses={"3": "10.0.0.1"}), Step.RESTART),
-        (changed(own_address="10.0.0.9", addresses={"0": "10.0.0.9"}), Step.RESTART),
-        (changed(partition="7b.2"), Step.RESTART),
-        (changed(max_nodes=16), Step.RESTART),
-        (changed(name_format="imex-ffffffff-%03d"), Step.RESTART),
+        (changed(generation=6), Step.UPDATE_HOSTS),
+        (changed(generation=6, addresses={**LIST.addresses, 1: "10.0.0.22"}), Step.UPDATE_HOSTS),
+        (changed(generation=6, addresses={**LIST.addresses, 2: "10.0.0.3"}), Step.UPDATE_HOSTS),
+        (changed(generation=6, addresses={0: "10.0.0.1"}), Step.UPDATE_HOSTS),
+        (changed(generation=6, own_index=3, addresses={3: "10.0.0.1"}), Step.STOP),
+        (changed(generation=6, own_address="10.0.0.9", addresses={0: "10.0.0.9"}), Step.STOP),
+        (changed(partition="7b.2"), Step.STOP),
+        (changed(partition="7b.2", generation=1), Step.STOP),
+        (changed(max_nodes=16), Step.STOP),
+        (changed(name_format="imex-ffffffff-%03d"), Step.STOP),
+        (changed(generation=4, addresses={0: "10.0.0.1"}), Step.NOTHING),
+        (changed(generation=4, own_index=3, addresses={3: "10.0.0.1"}), Step.NOTHING),
     ],
 )
-def test_only_what_nvidia_imex_reads_at_start_requires_a_restart(desired: MemberList, step: Step) -> None:
-    assert next_step(LIST, desired) is step
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "wins"),
-    [
-        (LIST, None, True),
-        (LIST, LIST, True),
-        (changed(generation=6), LIST, True),
-        (changed(generation=4), LIST, False),
-        (changed(generation=4, partition="7b.2"), LIST, True),
-    ],
-)
-def test_an_older_list_of_the_same_partition_does_not_win(
-    new: MemberList, old: MemberList | None, wins: bool
+def test_only_what_nvidia_imex_reads_at_start_requires_a_restart_and_an_older_list_nothing(
+    desired: MemberList, expected: Step
 ) -> None:
-    assert supersedes(new, old) is wins
+    assert step(desired, running()) is expected
+
+
+def test_a_restart_stops_the_process_before_anything_is_written_for_the_next_one() -> None:
+    moved = changed(own_index=3, addresses={3: "10.0.0.1"})
+    found = running()
+    assert step(moved, found) is Step.STOP
+    stopping = structs.replace(found, current="", configured=None)
+    assert step(moved, stopping) is Step.APPLY
+    assert step(moved, stopped(stopping)) is Step.START
+
+
+NEWER = changed(generation=6, addresses={0: "10.0.0.1"})
 
 
 @pytest.mark.parametrize(
-    ("observed", "quorum"),
+    ("found", "expected"),
     [
-        ([(0, WAITING), (59, WAITING)], "RECOVERY"),
-        ([(0, WAITING), (60, WAITING)], "NONE"),
-        ([(0, WAITING), (30, UNAVAILABLE), (60, WAITING)], "NONE"),
-        ([(0, ImexState.INITIALIZING), (90, ImexState.INITIALIZING)], "RECOVERY"),
-        ([(0, WAITING), (60, WAITING), (61, UNAVAILABLE), (62, ImexState.INIT_GPU)], "NONE"),
-        ([(0, WAITING), (60, WAITING), (62, READY)], "RECOVERY"),
-        ([(0, WAITING), (30, READY), (70, WAITING)], "RECOVERY"),
+        (running(), Step.NOTHING),
+        (running(hosts=NEWER), Step.RELOAD),
+        (stopped(running()), Step.APPLY),
+        (stopped(running(), Process.FAILED), Step.NOTHING),
+        (running(configured=None), Step.APPLY),
+        (stopped(running(configured=None)), Step.NOTHING),
+        (stopped(running(configured=None), Process.FAILED), Step.NOTHING),
+    ],
+    ids=[
+        "nothing was lost",
+        "the reload was lost",
+        "the start was lost",
+        "the supervisor restarts it",
+        "the stop was lost",
+        "nothing is to run",
+        "the supervisor will find nothing to run",
     ],
 )
-def test_importers_are_waited_for_until_the_timeout(observed: list[tuple[float, ImexState]], quorum: str) -> None:
-    recovery = Recovery()
-    for now, state in observed:
-        recovery = recovery.observe(state, now, timeout=60)
-    assert recovery.quorum == quorum
+def test_a_program_that_starts_repeats_a_command_that_was_lost(found: Found, expected: Step) -> None:
+    assert step(None, found) is expected
+
+
+def test_a_process_is_not_signaled_before_it_answers() -> None:
+    found = running(hosts=NEWER)
+    assert next_step(NEWER, found, Recovery(), answers=False) is Step.NOTHING
+    assert next_step(NEWER, found, Recovery(), answers=True) is Step.RELOAD
+
+
+def test_the_hosts_file_of_a_process_that_is_started_again_is_updated() -> None:
+    assert step(NEWER, stopped(running(), Process.FAILED)) is Step.UPDATE_HOSTS
+
+
+def test_a_process_that_fails_is_replaced_at_once_by_one_with_another_identity() -> None:
+    moved = changed(own_index=3, addresses={3: "10.0.0.1"})
+    assert step(moved, stopped(running(), Process.FAILED)) is Step.START
 
 
 @pytest.mark.parametrize(
-    ("state", "without_quorum", "expected"),
+    ("partition", "found", "expected"),
     [
-        (WAITING, False, "nvidia-imex did not exit cleanly and waits up to 60 s"),
-        (WAITING, True, "nvidia-imex did not exit cleanly and waits up to 60 s"),
-        (READY, True, "nvidia-imex was restarted without recovery"),
-        (READY, False, ""),
-        (ImexState.INITIALIZING, False, ""),
+        ("7b.1", running(), Step.NOTHING),
+        ("7b.2", running(), Step.STOP),
+        ("", running(), Step.STOP),
+        ("7b.2", stopped(running(), Process.FAILED), Step.STOP),
+        ("7b.2", running(configured=None), Step.APPLY),
+        ("7b.2", stopped(running(configured=None)), Step.NOTHING),
+        ("7b.2", structs.replace(running(), configured=None), Step.STOP),
     ],
+    ids=["the same", "another", "none", "a process that fails", "stopping", "stopped", "unreadable"],
 )
-def test_a_recovery_is_reported_as_a_problem(state: ImexState, without_quorum: bool, expected: str) -> None:
-    problem = recovery_problem(state, 60.0, without_quorum=without_quorum)
-    assert problem.startswith(expected)
-    assert bool(problem) is bool(expected)
-
-
-@pytest.mark.parametrize(
-    ("applied", "state", "connected", "interval"),
-    [
-        (None, UNAVAILABLE, (), 5.0),
-        (LIST, UNAVAILABLE, (), 0.2),
-        (LIST, WAITING, (1,), 0.2),
-        (LIST, READY, None, 1.0),
-        (LIST, READY, (), 1.0),
-        (LIST, READY, (1,), 5.0),
-    ],
-    ids=["not running", "starting", "in recovery", "not known yet", "a member is missing", "all are connected"],
-)
-def test_the_state_is_polled_more_often_while_a_change_is_expected(
-    applied: MemberList | None, state: ImexState, connected: tuple[int, ...] | None, interval: float
+def test_a_node_that_is_not_a_member_runs_no_daemon_of_another_partition(
+    partition: str, found: Found, expected: Step
 ) -> None:
-    intervals = PollIntervals(starting=0.2, connecting=1.0, steady=5.0)
-    assert intervals.interval(applied, DaemonState(state, connected=connected)) == interval
+    assert step(Leave(partition), found) is expected
 
 
-def test_after_a_query_without_an_answer_the_next_one_comes_soon() -> None:
-    intervals = PollIntervals(starting=0.2, connecting=1.0, steady=5.0)
-    assert intervals.interval(LIST, DaemonState(READY, connected=(1,)), missed=True) == 1.0
+def test_after_a_stop_any_generation_may_start() -> None:
+    left = stopped(running(configured=None))
+    assert step(changed(generation=1), left) is Step.START
+
+
+def test_a_recovery_that_timed_out_is_skipped_by_a_restart_and_the_next_start_recovers_again() -> None:
+    assert step(LIST, running(), TIMED_OUT) is Step.STOP
+    assert step(LIST, stopped(running(configured=None)), TIMED_OUT) is Step.START
+    without = identity(quorum="NONE")
+    assert step(LIST, running(running=without), TIMED_OUT) is Step.NOTHING
+    assert step(LIST, running(running=without)) is Step.SET_QUORUM
+    assert step(LIST, running(running=without, configured=identity())) is Step.NOTHING
 
 
 @pytest.mark.parametrize(
-    ("answers", "states"),
+    ("new", "wins"),
     [
-        ([UNAVAILABLE, READY], [UNAVAILABLE, READY]),
-        ([READY, UNAVAILABLE, READY, UNAVAILABLE], [READY, READY, READY, READY]),
-        ([READY, UNAVAILABLE, UNAVAILABLE, UNAVAILABLE], [READY, READY, UNAVAILABLE, UNAVAILABLE]),
-        ([READY, ImexState.SHUTTING_DOWN], [READY, ImexState.SHUTTING_DOWN]),
-        ([WAITING, UNAVAILABLE], [WAITING, UNAVAILABLE]),
+        (LIST, True),
+        (changed(generation=6), True),
+        (changed(generation=4), False),
+        (changed(generation=4, partition="7b.2"), True),
     ],
-    ids=["starting", "single misses", "two misses", "an answer counts at once", "not READY before"],
 )
-def test_a_ready_daemon_is_unavailable_after_two_queries_without_an_answer(
-    answers: list[ImexState], states: list[ImexState]
+def test_an_older_list_of_the_same_partition_does_not_win(new: MemberList, wins: bool) -> None:
+    assert supersedes(new, "7b.1", 5) is wins
+
+
+LISTS = st.sampled_from(
+    [
+        LIST,
+        NEWER,
+        changed(partition="7b.2"),
+        changed(own_index=3, addresses={3: "10.0.0.1"}),
+        changed(generation=4),
+    ]
+)
+FOUND = st.one_of(
+    st.just(Found()),
+    st.builds(
+        lambda ran, configured, hosts, applied, process: structs.replace(
+            running(ran, configured=identity(configured) if configured else None, hosts=hosts, applied=applied),
+            process=process,
+        ),
+        LISTS,
+        st.one_of(st.none(), LISTS),
+        LISTS,
+        LISTS,
+        st.sampled_from(Process),
+    ),
+)
+
+
+def after(taken: Step, desired: MemberList | Leave | None, found: Found) -> Found:
+    """What the step and the supervisor make of it."""
+    match taken, desired:
+        case Step.STOP, _:
+            return Found(hosts=found.hosts)
+        case Step.START, MemberList():
+            return running(desired)
+        case Step.UPDATE_HOSTS, MemberList():
+            return structs.replace(found, hosts=hosts_file(desired).content)
+        case Step.SET_QUORUM, MemberList():
+            return structs.replace(found, current=identity(desired).name, configured=identity(desired))
+        case Step.RELOAD, _:
+            return structs.replace(found, applied_title=found.hosts_title)
+        case Step.APPLY, _:
+            title = found.hosts_title
+            runs = structs.replace(found, process=Process.RUNNING, running=found.configured, applied_title=title)
+            return runs if found.current else Found(hosts=found.hosts)
+    return found
+
+
+@given(
+    desired=st.one_of(st.none(), LISTS, st.sampled_from([Leave(""), Leave("7b.1"), Leave("7b.2")])), found=FOUND
+)
+def test_from_any_state_the_steps_end_and_never_restart_a_process_with_the_right_identity(
+    desired: MemberList | Leave | None, found: Found
 ) -> None:
-    readiness, believed = Readiness(), []
-    for answer in answers:
-        readiness = readiness.observe(answer)
-        believed.append(readiness.state)
-    assert believed == states
-
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def after(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def test_connections_that_are_not_reported_stay_and_are_outdated_after_a_while() -> None:
-    connections = Connections(reported_at=NOON)
-    assert connections.indexes is None
-    assert connections.unreported_since(after(29.9)) == ""
-    assert connections.unreported_since(after(30)) == "2026-01-01T12:00:00Z"
-    connections = connections.observe((1, 2), after(40)).observe(None, after(60))
-    assert (connections.indexes, connections.unreported_since(after(69.9))) == ((1, 2), "")
-    assert connections.unreported_since(after(100)) == "2026-01-01T12:00:40Z"
-    assert connections.observe((), after(100)) == Connections(after(100), ())
+    taken = []
+    for _ in range(6):
+        taken.append(step(desired, found))
+        is_right = isinstance(desired, MemberList) and found.running == identity(desired)
+        if found.is_to_run and is_right:
+            assert taken[-1] not in (Step.STOP, Step.START, Step.APPLY)
+        found = after(taken[-1], desired, found)
+    assert taken[-1] is Step.NOTHING, taken
+    if isinstance(desired, Leave):
+        assert not found.configured or found.configured.partition == desired.partition

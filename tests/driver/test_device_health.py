@@ -47,7 +47,7 @@ def test_a_device_is_unhealthy_while_the_fabric_is_broken(
 def test_a_device_is_unhealthy_while_the_imex_daemon_does_not_answer(
     cluster: DriverCluster, namespace: Namespace, pod: str
 ) -> None:
-    daemon = cluster.drivers["a0"].daemon
+    daemon = cluster.drivers["a0"].supervisor
     daemon.stop()
     try:
         reason = "the IMEX daemon of node a0 is UNAVAILABLE, not READY"

@@ -84,7 +84,7 @@ def test_the_controller_does_not_run(cluster: DriverCluster, namespace: Namespac
 
 def test_the_imex_daemon_is_not_ready(cluster: DriverCluster, namespace: Namespace) -> None:
     namespace.create_domain("stuck")
-    daemon = cluster.drivers["a1"].daemon
+    daemon = cluster.drivers["a1"].supervisor
     with cluster.without_kubelet("a1"):
         namespace.create_pod("p", "a1", template="stuck")
         cluster.until(lambda: namespace.get("pod", "p")["spec"].get("nodeName"))

@@ -1,6 +1,5 @@
 """Every decoder of the driver that reads what others wrote. A target raises only if the decoder is wrong."""
 
-import asyncio
 import atexit
 import hashlib
 import tempfile
@@ -14,14 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from imex_dra.api.meta import Key, Resource, T
-from imex_dra.api.nvlinknode import NVLINK_NODES, ImexState
+from imex_dra.api.nvlinknode import NVLINK_NODES
 from imex_dra.api.opaque import ComputeDomainChannelConfig, named_domain, parse_channel_config
 from imex_dra.api.views import RESOURCE_CLAIMS, Allocation, ResourceClaim
 from imex_dra.base.errors import ImexError, Rejected, Undecodable
 from imex_dra.controller.caches import Caches
 from imex_dra.dra.plugin import ClaimId
-from imex_dra.imex.link import DaemonState, frame, messages
-from imex_dra.imex.memberlist import MemberList, MemberListFile
 from imex_dra.kube.client import Client, Page
 from imex_dra.kube.decoding import ObjectDecoder, decode
 from imex_dra.kube.reflector import Reflector
@@ -139,29 +136,6 @@ class DiskTarget:
         self.read(b"unreadable", mutated((self._spec,), data))
 
 
-def link(data: bytes) -> None:
-    """A peer's messages are received until one of them is rejected."""
-
-    async def receive() -> None:
-        reader = asyncio.StreamReader()
-        state = frame(DaemonState(ImexState.READY, "p.1", 3, 7, (1, 2), "problem"))
-        body = mutated((state[4:],), data)
-        reader.feed_data(state + len(body).to_bytes(4) + body + data)
-        reader.feed_eof()
-        with suppress(Rejected):
-            async for _ in messages(reader, DaemonState):
-                pass
-
-    asyncio.run(receive())
-
-
-def member_list(data: bytes) -> None:
-    saved = MemberList("p.1", 7, 24, "n-%03d", {"0": "10.0.0.1"}, 0, "10.0.0.1")
-    with tempfile.NamedTemporaryFile(prefix="imex-fuzz-") as file:
-        Path(file.name).write_bytes(mutated((msgspec.json.encode(saved),), data))
-        MemberListFile(Path(file.name)).read()
-
-
 def targets() -> dict[str, Target]:
     disk = DiskTarget()
     return {
@@ -173,6 +147,4 @@ def targets() -> dict[str, Target]:
         "checkpoint": disk.checkpoint,
         "checkpoint-file": disk.envelope,
         "cdi-spec": disk.spec,
-        "link": link,
-        "member-list": member_list,
     }

@@ -16,12 +16,12 @@ CONFIG = Path("/etc/nvidia-imex/config.cfg")
 
 def shell(script: str, timeout: float = 20.0) -> ImexCtl:
     """The script gets the flags of nvidia-imex-ctl as $1, $2, …"""
-    return ImexCtl(["sh", "-c", script, "nvidia-imex-ctl"], CONFIG, timeout=timeout)
+    return ImexCtl(["sh", "-c", script, "nvidia-imex-ctl"], timeout=timeout)
 
 
 @pytest.mark.parametrize("state", list(ImexState))
 async def test_every_state_is_parsed(state: ImexState) -> None:
-    assert await shell(f"echo {state}").state() is state
+    assert await shell(f"echo {state}").state(CONFIG) is state
 
 
 @pytest.mark.parametrize(
@@ -37,19 +37,22 @@ async def test_every_state_is_parsed(state: ImexState) -> None:
     ],
 )
 async def test_any_other_output_means_unavailable(script: str) -> None:
-    assert await shell(script).state() is ImexState.UNAVAILABLE
+    assert await shell(script).state(CONFIG) is ImexState.UNAVAILABLE
 
 
 async def test_the_tool_reads_the_configuration_of_the_daemon() -> None:
-    assert await shell('[ "$*" = "-c /etc/nvidia-imex/config.cfg -q" ] && echo READY').state() is ImexState.READY
-    view = await shell('[ "$*" = "-c /etc/nvidia-imex/config.cfg -N -j" ] && echo \'{"nodes":{}}\'').domain()
+    assert (
+        await shell('[ "$*" = "-c /etc/nvidia-imex/config.cfg -q" ] && echo READY').state(CONFIG)
+        is ImexState.READY
+    )
+    view = await shell('[ "$*" = "-c /etc/nvidia-imex/config.cfg -N -j" ] && echo \'{"nodes":{}}\'').domain(CONFIG)
     assert view == DomainView({})
 
 
 async def test_a_missing_tool_means_unavailable() -> None:
-    missing = ImexCtl(["/no/such/nvidia-imex-ctl"], CONFIG)
-    assert await missing.state() is ImexState.UNAVAILABLE
-    assert await missing.domain() is None
+    missing = ImexCtl(["/no/such/nvidia-imex-ctl"])
+    assert await missing.state(CONFIG) is ImexState.UNAVAILABLE
+    assert await missing.domain(CONFIG) is None
 
 
 @pytest.mark.parametrize(
@@ -62,7 +65,9 @@ async def test_a_call_that_hangs_is_killed_with_all_its_children(script: str, tm
     pid = tmp_path / "pid"
     for timeout in (0.5, 5, 50):
         if not pid.exists() or not pid.read_text().strip():
-            assert await shell(f"echo $$ > {pid}; {script}", timeout=timeout).state() is ImexState.UNAVAILABLE
+            assert (
+                await shell(f"echo $$ > {pid}; {script}", timeout=timeout).state(CONFIG) is ImexState.UNAVAILABLE
+            )
     group = pid.read_text().strip()
     await until_async(lambda: group not in live_process_groups())
 
@@ -81,7 +86,7 @@ def live_process_groups() -> set[str]:
 
 async def test_a_cancelled_call_leaves_no_process(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    call = asyncio.create_task(shell(f"echo $$ > {pid}; exec sleep 600").state())
+    call = asyncio.create_task(shell(f"echo $$ > {pid}; exec sleep 600").state(CONFIG))
     await until_async(lambda: pid.exists() and pid.read_text().endswith("\n"))
     call.cancel()
     await asyncio.wait({call})
@@ -91,7 +96,7 @@ async def test_a_cancelled_call_leaves_no_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("output", ["", "{", "[]", '{"nodes":[]}', '{"nodes":{"n1":{}}}', r"{\"nodes\":{\"\377"])
 async def test_an_invalid_domain_view_is_none(output: str) -> None:
-    assert await shell(f"printf '{output}'").domain() is None
+    assert await shell(f"printf '{output}'").domain(CONFIG) is None
 
 
 async def test_a_large_domain_view_is_read_completely() -> None:
@@ -99,7 +104,7 @@ async def test_a_large_domain_view_is_read_completely() -> None:
         "import json; print(json.dumps({'nodes': {str(n): {'status': 'READY', 'host': 'x' * 500} "
         "for n in range(2000)}, 'status': 'UP'}))"
     )
-    view = await ImexCtl([sys.executable, "-c", script], CONFIG, timeout=60.0).domain()
+    view = await ImexCtl([sys.executable, "-c", script], timeout=60.0).domain(CONFIG)
     assert view is not None
     assert len(view.nodes) == 2000
 

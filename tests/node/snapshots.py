@@ -17,8 +17,8 @@ from imex_dra.api.nvlinkpartition import (
     NVLinkPartitionSpec,
     NVLinkPartitionStatus,
 )
+from imex_dra.daemon.state import DaemonState
 from imex_dra.hardware.protocol import Reading
-from imex_dra.imex.link import DaemonState
 from imex_dra.node.grant import Snapshot, partition_of
 
 NODE = "n1"

@@ -12,8 +12,8 @@ from msgspec import structs
 from imex_dra.api.nvlinknode import ImexState, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import MemberState, NVLinkPartition
 from imex_dra.base.clock import Clock
-from imex_dra.imex.link import DaemonState
-from imex_dra.imex.memberlist import leave
+from imex_dra.daemon.state import DaemonState
+from imex_dra.imex.memberlist import Leave, MemberList
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.grant import Snapshot
 from imex_dra.node.lasting import (
@@ -171,13 +171,11 @@ def test_a_node_is_not_expelled_if(snapshot: Snapshot) -> None:
     assert not seen((0, snapshot)).expelled(1000)
 
 
-def test_only_the_publisher_tells_the_daemon_of_an_expelled_node_to_stop() -> None:
+def test_the_daemon_of_an_expelled_node_must_stop() -> None:
     expelled = structs.replace(EXPELLED, expelled=True)
-    assert member_list_for_daemon(expelled) is None
-    publisher = structs.replace(expelled, is_publisher=True)
-    assert member_list_for_daemon(publisher) == leave("")
-    member_list = member_list_for_daemon(structs.replace(publisher, watched_partition=THREE, expelled=False))
-    assert member_list is not None
+    assert member_list_for_daemon(expelled) == Leave("")
+    member_list = member_list_for_daemon(structs.replace(expelled, watched_partition=THREE, expelled=False))
+    assert isinstance(member_list, MemberList)
     assert member_list.own_index == 0
 
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import CONNECTED, READY, FabricState, HeldChannel, ImexState, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState
-from imex_dra.imex.link import DaemonState
+from imex_dra.daemon.state import DaemonState
 from imex_dra.kube.conditions import find_condition
 from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
 from imex_dra.node.grant import Snapshot
@@ -94,7 +94,7 @@ def test_a_healthy_node_reports_its_hardware_and_its_daemon() -> None:
                 "False",
                 "DaemonNotReady",
                 "the IMEX daemon of node n1 is UNAVAILABLE, not READY: nvidia-imex ended with SIGSEGV; check the"
-                " log of imex daemon on the node if it does not recover",
+                " log of nvidia-imex on the node if it does not recover",
             ),
         ),
         (
@@ -183,7 +183,7 @@ def test_connections_that_are_no_longer_reported_are_unknown_and_the_last_known_
         "Unknown",
         "ConnectionsUnknown",
         "nvidia-imex-ctl -N on node n1 has not reported the connections of the IMEX daemon since"
-        " 2026-01-01T00:00:00Z, so the unreachable members are those of that time; check the log of imex daemon on"
+        " 2026-01-01T00:00:00Z, so the unreachable members are those of that time; check the log of nvidia-imex on"
         " the node",
     )
 

@@ -9,6 +9,7 @@ import pytest
 
 from imex_dra.api.names import DRIVER
 from imex_dra.api.nvlinknode import Fabric, FabricState
+from imex_dra.imex.ctl import ImexCtl
 from imex_dra.node.program import run
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import HardwareFile, SimulatedHardware
@@ -46,7 +47,8 @@ async def test_a_full_disk_fails_prepares_but_neither_unprepares_nor_the_program
             address="10.0.0.1",
             kubelet=tmpfs.path / "k",
             cdi=tmpfs.path / "cdi",
-            daemon_socket=directory / "none.sock",
+            imex_directory=directory / "imex",
+            ctl=ImexCtl(["/no/such/nvidia-imex-ctl"]),
             sweep_period=0.05,
         )
         async with running(program):

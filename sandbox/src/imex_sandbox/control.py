@@ -1,7 +1,7 @@
 """The control protocol of the sandbox: a Unix socket, one request, one reply.
 
-Requests and replies are JSON frames, as on a node's `daemon.sock` (`imex_dra.imex.link`). A request names an
-action and its target. A reply has a `result`, or an `error` for the person who sent the request.
+A frame is a length (four bytes, big endian) and a JSON message of at most 64 KiB. A request names an action and
+its target. A reply has a `result`, or an `error` for the person who sent the request.
 """
 
 import asyncio
@@ -10,16 +10,20 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 from msgspec import Struct
 
 from imex_dra.base.errors import ImexError, Rejected, Unavailable
-from imex_dra.imex.link import frame, messages
 
 log = structlog.get_logger()
+
+_MAX_MESSAGE_SIZE = 64 * 1024
+_HEADER = struct.Struct(">I")
+
+M = TypeVar("M", bound=Struct)
 
 REPLY_TIMEOUT = 120.0
 """Seconds. Some actions wait for programs to start."""
@@ -100,11 +104,37 @@ async def ask_async(path: Path, request: Request, *, within: float = REPLY_TIMEO
     raise Unavailable(f"no reply from {path}: the connection was closed")
 
 
+def frame(message: Struct) -> bytes:
+    body = msgspec.json.encode(message)
+    _check_size(len(body))
+    return _HEADER.pack(len(body)) + body
+
+
+async def messages(reader: asyncio.StreamReader, type_: type[M]) -> AsyncIterator[M]:
+    """Yields messages until the peer closes the connection; raises Rejected if it sends anything else."""
+    while True:
+        try:
+            (length,) = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+            _check_size(length)
+            body = await reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        try:
+            yield msgspec.json.decode(body, type=type_)
+        except (ValueError, RecursionError) as error:  # msgspec's own errors, or invalid UTF-8
+            raise Rejected(f"not a {type_.__name__}: {error}") from error
+
+
+def _check_size(length: int) -> None:
+    if length > _MAX_MESSAGE_SIZE:
+        raise Rejected(f"a message of {length} bytes is longer than the limit of {_MAX_MESSAGE_SIZE} bytes")
+
+
 def _read_frame(read: Callable[[int], bytes]) -> bytes:
-    header = read(4)
-    if len(header) < 4:
+    header = read(_HEADER.size)
+    if len(header) < _HEADER.size:
         raise ConnectionError("the connection was closed")
-    return read(struct.unpack(">I", header)[0])
+    return read(_HEADER.unpack(header)[0])
 
 
 def _result(reply: Reply) -> Any:

@@ -5,15 +5,18 @@ address.
 """
 
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from imex_dra.api.names import CHANNEL_DEVICE_CLASS
 from imex_dra.base.files import write_atomically
+from imex_dra.daemon.supervisor import SCRIPT
 from imex_sandbox.simulated import CHANNELS, HardwareFile
 
+_IMEX = "run/imex"
 _FABRIC_ID = "fabric-id"
 """Identifies the node to the fabric. It is a file in /run but belongs to the hardware, so it survives a reboot."""
 
@@ -23,23 +26,25 @@ class NodeRoot:
         self.path = path
 
     @property
-    def daemon_socket(self) -> Path:
-        return self.path / "run/daemon.sock"
+    def imex(self) -> Path:
+        """The directory that `imex node` shares with the supervisor of nvidia-imex. A reboot empties it."""
+        return self.path / _IMEX
 
-    @property
-    def daemon_flags(self) -> tuple[str, ...]:
-        """The flags of `imex daemon` on this node."""
-        return (
-            f"--config-dir={self.path / 'etc/nvidia-imex'}",
-            f"--hosts={self.path / 'hosts'}",
-            f"--socket={self.daemon_socket}",
-        )
+    def supervisor_command(self, fabric: Path) -> Sequence[str]:
+        """Soft IMEX under the supervisor of a daemon pod."""
+        return ["sh", str(SCRIPT), str(self.imex), "--", *self.soft_imex("daemon", fabric)]
+
+    def soft_imex(self, program: str, fabric: Path) -> Sequence[str]:
+        """The command line of soft IMEX on this node: `daemon` or `ctl`."""
+        variables = (f"IMEX_NODE_ROOT={self.path}", f"IMEX_FABRIC_DIR={fabric}")
+        return ["env", *variables, sys.executable, "-m", f"imex_sandbox.softimex.{program}"]
 
     def make(self, hardware: HardwareFile, *, address: str, channel_major: int = 234) -> None:
-        for directory in ("run", "proc", "etc/nvidia-imex", CHANNELS):
+        for directory in ("run", "proc", CHANNELS):
             (self.path / directory).mkdir(parents=True, exist_ok=True)
         (self.path / "addresses").write_text(f"{address}\n")
-        (self.path / "hosts").touch()
+        # What a bind mount does in a daemon pod.
+        (self.path / "hosts").symlink_to(f"{_IMEX}/hosts")
         self.load_driver(channel_major)
         self.write_hardware(hardware)
 

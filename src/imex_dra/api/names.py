@@ -41,8 +41,8 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "imex-dra"
 """On every ResourceSlice of ours: one of the same driver name without it was published by another driver."""
 
-DAEMON_SOCKET = "/run/imex-dra/daemon.sock"
-"""On which `imex daemon` listens for `imex node`."""
+IMEX_DIRECTORY = "/run/imex-dra/imex"
+"""Which `imex node` shares with the supervisor of nvidia-imex. It must not survive a reboot."""
 
 CHANNEL_DEVICE_DIRECTORY = "/dev/nvidia-caps-imex-channels"
 CHANNEL_DEVICE_CLASS = "nvidia-caps-imex-channels"

@@ -1,6 +1,7 @@
 """What a node reports, and what other drivers and writers cause: one function per reason. See `reasons`."""
 
 from collections.abc import Sequence
+from signal import Signals
 
 from imex_dra.api.names import (
     CLIQUE_LABEL,
@@ -10,6 +11,7 @@ from imex_dra.api.names import (
 )
 from imex_dra.api.reasons import CHECK_CONTROLLER, Explanation, Reason, listed
 
+_LAST_LINES, _MAX_LINE = 5, 500
 _RESCHEDULE = "delete the pod to reschedule it"
 _REMOVE_OTHER_DRIVER = (
     "remove one of the two drivers, or install NVIDIA's with resources.computeDomains.enabled=false; imex-dra"
@@ -35,6 +37,41 @@ def fabric_pending(*, node: str, cause: str) -> Explanation:
 def daemon_not_ready(*, node: str, state: str, problem: str) -> Explanation:
     cause = f"the IMEX daemon of node {node} is {state}, not READY" + (f": {problem}" if problem else "")
     return Explanation(Reason.DAEMON_NOT_READY, cause, f"if it does not recover, {_RESCHEDULE}")
+
+
+# What prevents nvidia-imex from being READY, as a part of `daemon_not_ready`
+
+
+def supervisor_not_running() -> str:
+    return "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there"
+
+
+def imex_files_not_written(*, cause: str) -> str:
+    return f"the configuration of nvidia-imex cannot be written: {cause}"
+
+
+def imex_ended(*, code: int, output: str) -> str:
+    """`code` as a shell reports it. The last lines of the output, each at most 500 characters long."""
+    try:
+        how = Signals(code - 128).name
+    except ValueError:
+        how = f"exit code {code}"
+    lines = [line[:_MAX_LINE] for line in output.splitlines()[-_LAST_LINES:]]
+    return f"nvidia-imex ended with {how}" + (f": {'; '.join(lines)}" if lines else "")
+
+
+def imex_recovering(*, timeout: float) -> str:
+    return (
+        f"nvidia-imex did not exit cleanly and waits up to {timeout:g} s for the nodes that had imported memory"
+        " from it"
+    )
+
+
+def imex_without_recovery(*, timeout: float) -> str:
+    return (
+        "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect"
+        f" within {timeout:g} s, and jobs that still run there may access memory that no longer exists"
+    )
 
 
 def index_differs(*, node: str, partition: str, running: int, assigned: int) -> Explanation:
@@ -70,7 +107,7 @@ def connections_unknown(*, node: str, since: str) -> Explanation:
         Reason.CONNECTIONS_UNKNOWN,
         f"nvidia-imex-ctl -N on node {node} has not reported the connections of the IMEX daemon since {since},"
         " so the unreachable members are those of that time",
-        "check the log of imex daemon on the node",
+        "check the log of nvidia-imex on the node",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from imex_dra.api.reasons import CHECK_CONTROLLER, Explanation, Reason, at, listed, not_reporting, unreachable
 
+_DAEMON_PROGRAMS = "imex node and the pod of the IMEX daemon"
 _FORGET = "for a node that will not return, delete its Node object or run imex forget-node"
 
 
@@ -116,7 +117,7 @@ def daemon_in_other_partition(*, node: str, partition: str, other: str) -> Expla
     return Explanation(
         Reason.DAEMON_IN_OTHER_PARTITION,
         f"node {node} cannot join NVLink partition {partition} yet: its IMEX daemon still runs in {other}",
-        "check that imex daemon runs on the node",
+        f"check that {_DAEMON_PROGRAMS} run on the node",
     )
 
 
@@ -141,8 +142,7 @@ def implausible_report(*, node: str, partition: str, reported: str, known: str) 
         Reason.IMPLAUSIBLE_REPORT,
         f"node {node} reports {reported}, but NVLink partition {partition} is at {known}: its report is ignored,"
         " and it cannot be a member until it reports something else",
-        "check that imex node on it is the real one; then drain the node, remove its imex-dra.json and"
-        " member-list.json, and restart imex daemon",
+        "check that imex node on it is the real one; then drain the node, remove its imex-dra.json, and reboot it",
     )
 
 
@@ -160,7 +160,7 @@ def contradicted_move(*, node: str, partition: str, witness: str) -> Explanation
         Reason.CONTRADICTED_MOVE,
         f"node {node} reports that it is no longer in NVLink partition {partition}, but member {witness} still"
         " reaches it there: it neither leaves nor joins another",
-        "check that imex daemon runs on both nodes",
+        f"check that {_DAEMON_PROGRAMS} run on both nodes",
     )
 
 
@@ -197,7 +197,7 @@ def member_lists_outdated(*, nodes: Sequence[str]) -> Explanation:
         Reason.MEMBER_LISTS_OUTDATED,
         "this partition assigns no new channel until these nodes apply the current member list, because older"
         f" lists contain nodes that have left: {listed(nodes)}",
-        f"check that imex daemon runs on them; {_FORGET}",
+        f"check that {_DAEMON_PROGRAMS} run on them; {_FORGET}",
     )
 
 

@@ -61,7 +61,7 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
         _rule("nvlinkpartitions", "get list watch", _IMEX_DRA),
     ),
 }
-"""Rules by ServiceAccount. `imex daemon` does not talk to the API server."""
+"""Rules by ServiceAccount. nvidia-imex and its supervisor do not talk to the API server."""
 
 
 def manifests() -> list[dict[str, Any]]:

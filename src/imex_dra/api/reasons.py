@@ -110,7 +110,7 @@ _NODE_STEPS = {
     Reason.FABRIC_BROKEN: "repair the node: its devices are withdrawn, and no new pod is scheduled here",
     Reason.FABRIC_PENDING: "check the GPU driver and the fabric manager if this lasts",
     Reason.DISK_ERROR: "check the disks of the node: until then its channels and claims are reported as they were",
-    Reason.DAEMON_NOT_READY: "check the log of imex daemon on the node if it does not recover",
+    Reason.DAEMON_NOT_READY: "check the log of nvidia-imex on the node if it does not recover",
 }
 """Next steps for the reader of a node's condition, where they differ from those for the owner of a pod."""
 

@@ -1,13 +1,15 @@
 """`imex node`."""
 
+import shlex
 from pathlib import Path
 
 import click
 
-from imex_dra.api.names import DAEMON_SOCKET
+from imex_dra.api.names import IMEX_DIRECTORY
 from imex_dra.cli.hardware import hardware_option
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
 from imex_dra.hardware.protocol import Hardware
+from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
 from imex_dra.node.devices import PUBLISH_AFTER
 from imex_dra.node.grant import MAX_CLAIMS
@@ -19,7 +21,8 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 @click.command(
     name="node",
-    help="""Publish one node's channel devices, report its NVLinkNode, and prepare claims for its kubelet.
+    help="""Publish one node's channel devices, report its NVLinkNode, manage its nvidia-imex, and prepare claims
+    for its kubelet.
 
     Runs on every NVLink node, as a DaemonSet.
 
@@ -30,11 +33,14 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.option("--address", required=True, help="IP address on which the node's IMEX daemon listens.")
 @hardware_option
 @click.option(
-    "--daemon-socket",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=DAEMON_SOCKET,
+    "--imex-dir",
+    type=_DIRECTORY,
+    default=IMEX_DIRECTORY,
     show_default=True,
-    help="Unix socket on which imex daemon listens.",
+    help="Directory shared with the supervisor of nvidia-imex, on a tmpfs.",
+)
+@click.option(
+    "--imex-ctl", default="nvidia-imex-ctl", show_default=True, help="Command that runs nvidia-imex-ctl."
 )
 @click.option(
     "--kubelet-dir",
@@ -78,7 +84,8 @@ def command(
     node_name: str,
     address: str,
     hardware: Hardware,
-    daemon_socket: Path,
+    imex_dir: Path,
+    imex_ctl: str,
     kubelet_dir: Path,
     cdi_dir: Path,
     prepare_deadline: float,
@@ -97,7 +104,8 @@ def command(
                 address=address,
                 kubelet=kubelet_dir,
                 cdi=cdi_dir,
-                daemon_socket=daemon_socket,
+                imex_directory=imex_dir,
+                ctl=ImexCtl(shlex.split(imex_ctl)),
                 prepare_deadline=prepare_deadline,
                 max_claims=max_claims,
                 publish_after=publish_after,

@@ -1,1 +1,1 @@
-"""`imex daemon`: runs exactly one nvidia-imex with the member list of the node's partition."""
+"""nvidia-imex on a node: `imex node` decides how it runs, a shell script keeps it running."""

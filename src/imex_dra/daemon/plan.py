@@ -1,146 +1,101 @@
-"""Decisions of the agent, as pure functions: restart or not, how long to wait for recovery, when to poll next.
+"""What to do next with nvidia-imex: a pure function of what is desired and of what is found.
 
-See docs/design/membership.md for what a change of the member list requires.
+What is found is all in files (`supervisor`), so an `imex node` that has just started decides like one that has run
+for days, and adopts the process that runs. Each step ends in a state in which the next step is clear, also if this
+program is killed in the middle of it. See docs/design/membership.md for what a change of the member list requires.
 """
 
-from datetime import datetime, timedelta
 from enum import Enum, auto
-from typing import NamedTuple
 
-from imex_dra.api.nvlinknode import ImexState
-from imex_dra.base.clock import rfc3339
-from imex_dra.imex.link import DaemonState
-from imex_dra.imex.memberlist import MemberList
+from msgspec import structs
 
-_OUTDATED_AFTER = timedelta(seconds=30)
-"""After this time connections that are no longer reported count as outdated: several queries in a row failed."""
+from imex_dra.daemon.state import Recovery
+from imex_dra.daemon.supervisor import Found, Process
+from imex_dra.imex.config import Identity, generation_in, hosts_file, identity_of
+from imex_dra.imex.memberlist import Leave, MemberList
 
 
 class Step(Enum):
-    """What a new member list requires.
-
-    A restart of nvidia-imex tears down every import of every workload that uses this node's memory, so it is
+    """A restart of nvidia-imex tears down every import of every workload that uses this node's memory, so it is
     the last resort.
     """
 
     NOTHING = auto()
+    STOP = auto()
+    """Remove `current` and send `apply`. For a restart START follows when the process has ended: the hosts file of
+    another identity must not be written while it runs.
+    """
     START = auto()
-    RESTART = auto()
-    """The node map or the node's own index or address changed. nvidia-imex reads these only at start."""
+    """Write the configuration and the hosts file, set `current`, send `apply`."""
     UPDATE_HOSTS = auto()
-    """Addresses of other members changed: rewrite the hosts file and send SIGUSR1."""
+    """Addresses of other members changed: write the hosts file. RELOAD follows."""
+    RELOAD = auto()
+    """The process has not been told about the hosts file: send `reload`."""
+    SET_QUORUM = auto()
+    """Set `current` to a configuration that differs only in the quorum, for the next start."""
+    APPLY = auto()
+    """The process is not what `current` says: send `apply`, which may have been lost."""
 
 
-def next_step(applied: MemberList | None, desired: MemberList) -> Step:
-    if applied is None:
+def next_step(desired: MemberList | Leave | None, found: Found, recovery: Recovery, *, answers: bool) -> Step:
+    """`answers`: the running process has answered its ctl, so it also has its signal handlers."""
+    match desired:
+        case MemberList() if not _is_older(desired, found):
+            return _towards(desired, found, recovery, answers=answers)
+        case Leave(partition) if found.current and not (
+            found.configured and found.configured.partition == partition
+        ):
+            return Step.STOP
+    return _unfinished(found) or _reload(found, answers=answers)
+
+
+def must_skip_recovery(found: Found, recovery: Recovery) -> bool:
+    """Whether the running process still waits for nodes that did not reconnect in time."""
+    return recovery.timed_out and found.running is not None and found.running.quorum != recovery.quorum
+
+
+def supersedes(new: MemberList, partition: str, generation: int) -> bool:
+    """A watch that starts again may deliver an older partition for a moment; its list must not win."""
+    return new.partition != partition or new.generation >= generation
+
+
+def has_same_identity(one: Identity, other: Identity) -> bool:
+    """The quorum matters only at a start: it is no reason for a restart."""
+    return structs.replace(one, quorum="") == structs.replace(other, quorum="")
+
+
+def _is_older(desired: MemberList, found: Found) -> bool:
+    # Without a configuration nothing runs, and an old hosts file means nothing.
+    if found.configured is None:
+        return False
+    partition = found.configured.partition
+    return not supersedes(desired, partition, generation_in(found.hosts_title, partition))
+
+
+def _towards(desired: MemberList, found: Found, recovery: Recovery, *, answers: bool) -> Step:
+    wanted = identity_of(desired, recovery.quorum)
+    if found.process is Process.RUNNING:
+        if not found.current:
+            return Step.APPLY
+        is_same = found.running is not None and has_same_identity(found.running, wanted)
+        if not is_same or must_skip_recovery(found, recovery):
+            return Step.STOP
+    elif found.current != wanted.name or found.process is Process.STOPPED:
         return Step.START
-    if _identity(applied) != _identity(desired):
-        return Step.RESTART
-    return Step.NOTHING if applied.addresses == desired.addresses else Step.UPDATE_HOSTS
+    if found.hosts != hosts_file(desired).content:
+        return Step.UPDATE_HOSTS
+    if found.current != wanted.name:
+        return Step.SET_QUORUM
+    return _unfinished(found) or _reload(found, answers=answers)
 
 
-def supersedes(new: MemberList, old: MemberList | None) -> bool:
-    """During an update of `imex node`, two instances may send lists for a moment; the older list must not win."""
-    return old is None or new.partition != old.partition or new.generation >= old.generation
+def _unfinished(found: Found) -> Step | None:
+    """A step whose last command did not reach the supervisor."""
+    is_lost = found.process is (Process.STOPPED if found.current else Process.RUNNING)
+    return Step.APPLY if is_lost else None
 
 
-def _identity(member_list: MemberList) -> tuple[object, ...]:
-    return (
-        member_list.partition,
-        member_list.max_nodes,
-        member_list.name_format,
-        member_list.own_index,
-        member_list.own_address,
-    )
-
-
-class Recovery(NamedTuple):
-    """After an unclean exit, nvidia-imex waits until all nodes that had imported from it have reconnected.
-
-    A node that never returns would block this node, and all workloads on it, forever.
-    """
-
-    waiting_since: float | None = None
-    timed_out: bool = False
-
-    @property
-    def quorum(self) -> str:
-        """IMEX_WAIT_FOR_QUORUM for an nvidia-imex that is started now."""
-        return "NONE" if self.timed_out else "RECOVERY"
-
-    def observe(self, state: ImexState, now: float, timeout: float) -> "Recovery":
-        if state is ImexState.READY:
-            return Recovery()
-        if state is not ImexState.WAITING_FOR_RECOVERY or self.timed_out:
-            return self
-        since = now if self.waiting_since is None else self.waiting_since
-        return Recovery(since, timed_out=now - since >= timeout)
-
-
-def recovery_problem(state: ImexState, timeout: float, *, without_quorum: bool) -> str:
-    """The problem to report for an nvidia-imex that answers; `without_quorum` if it was started with NONE."""
-    if state is ImexState.WAITING_FOR_RECOVERY:
-        return (
-            "nvidia-imex did not exit cleanly and waits up to"
-            f" {timeout:g} s for the nodes that had imported memory from it"
-        )
-    if without_quorum:
-        return (
-            "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect"
-            f" within {timeout:g} s, and jobs that still run there may access memory that no longer exists"
-        )
-    return ""
-
-
-class Readiness(NamedTuple):
-    """The state to believe, given what `nvidia-imex-ctl -q` answers about a process that is alive.
-
-    A READY daemon becomes UNAVAILABLE only after two queries without an answer. On a busy node a single query may
-    time out, and a state that is not READY fails prepares and makes ComputeDomains NotReady. A process that has
-    ended needs no query. A daemon that really hangs is noticed one query later; its devices stay published for
-    15 s anyway.
-    """
-
-    state: ImexState = ImexState.UNAVAILABLE
-    missed: bool = False
-    """The last query had no answer, and the state is the one before it."""
-
-    def observe(self, answer: ImexState) -> "Readiness":
-        first_miss = answer is ImexState.UNAVAILABLE and self.state is ImexState.READY and not self.missed
-        return Readiness(self.state, missed=True) if first_miss else Readiness(answer)
-
-
-class Connections(NamedTuple):
-    """The last connections that `nvidia-imex-ctl -N` reported for a READY daemon, and when.
-
-    It queries every node, so one bad node can make it slow or fail. Then the last known connections stay.
-    """
-
-    reported_at: datetime
-    """Or, before the first report, when the daemon became READY."""
-    indexes: tuple[int, ...] | None = None
-
-    def observe(self, indexes: tuple[int, ...] | None, now: datetime) -> "Connections":
-        return self if indexes is None else Connections(now, indexes)
-
-    def unreported_since(self, now: datetime) -> str:
-        """When they were last reported, if that is too long ago to pass over it; otherwise empty."""
-        return rfc3339(self.reported_at) if now - self.reported_at >= _OUTDATED_AFTER else ""
-
-
-class PollIntervals(NamedTuple):
-    """Seconds between two queries of nvidia-imex-ctl: shorter while a change is expected."""
-
-    starting: float = 0.2
-    """Until nvidia-imex is READY."""
-    connecting: float = 1.0
-    """Until all members are connected, and after a query without an answer."""
-    steady: float = 5.0
-
-    def interval(self, applied: MemberList | None, state: DaemonState, *, missed: bool = False) -> float:
-        if applied is None:
-            return self.steady
-        if state.state is not ImexState.READY:
-            return self.starting
-        others = {int(index) for index in applied.addresses} - {applied.own_index}
-        return self.steady if others <= set(state.connected or ()) and not missed else self.connecting
+def _reload(found: Found, *, answers: bool) -> Step:
+    # A process that does not answer yet may not have its signal handler: SIGUSR1 would kill it.
+    runs = found.process is Process.RUNNING and found.current and answers
+    return Step.RELOAD if runs and found.applied_title != found.hosts_title else Step.NOTHING

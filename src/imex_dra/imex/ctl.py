@@ -50,31 +50,31 @@ class DomainView(Struct):
 
 
 class ImexCtl:
-    def __init__(self, command: Sequence[str], config: Path, *, timeout: float = 5.0) -> None:
+    def __init__(self, command: Sequence[str], *, timeout: float = 5.0) -> None:
         self._command = command
-        self._config = config
         self._timeout = timeout
 
-    async def state(self) -> ImexState:
-        output = (await self._query("-q")).decode(errors="replace").strip()
+    async def state(self, config: Path) -> ImexState:
+        """`config` is the configuration of the running nvidia-imex."""
+        output = (await self._query(config, "-q")).decode(errors="replace").strip()
         try:
             return ImexState(output)
         except ValueError:
             return ImexState.UNAVAILABLE
 
-    async def domain(self) -> DomainView | None:
-        output = await self._query("-N", "-j")
+    async def domain(self, config: Path) -> DomainView | None:
+        output = await self._query(config, "-N", "-j")
         try:
             return msgspec.json.decode(output, type=DomainView)
         except (ValueError, RecursionError):  # msgspec's own errors, or invalid UTF-8
             return None
 
-    async def _query(self, *flags: str) -> bytes:
+    async def _query(self, config: Path, *flags: str) -> bytes:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 "-c",
-                str(self._config),
+                str(config),
                 *flags,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

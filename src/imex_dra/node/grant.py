@@ -43,8 +43,8 @@ from imex_dra.api.partitionreasons import (
 )
 from imex_dra.api.reasons import Explanation, Reason
 from imex_dra.base.errors import Rejected
+from imex_dra.daemon.state import DaemonState
 from imex_dra.hardware.protocol import Reading
-from imex_dra.imex.link import DaemonState
 from imex_dra.kube.conditions import find_condition
 from imex_dra.node.claim import ChannelRequest
 
@@ -81,7 +81,7 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the hardware was read and `imex daemon` was contacted at least once."""
+        """Whether the hardware was read, and the state of nvidia-imex was found, at least once."""
         return self.reading != Reading() and self.daemon != DaemonState()
 
     @property

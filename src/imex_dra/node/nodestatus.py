@@ -21,7 +21,7 @@ from imex_dra.api.nvlinknode import (
 )
 from imex_dra.api.nvlinkpartition import ChannelState, NVLinkPartition
 from imex_dra.api.reasons import Explanation
-from imex_dra.imex.link import DaemonState
+from imex_dra.daemon.state import DaemonState
 from imex_dra.kube.conditions import with_condition
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.grant import Snapshot, node_obstacle
@@ -131,7 +131,7 @@ def _is_awaited(held: HeldChannel, partition: NVLinkPartition | None, acknowledg
 
 
 def _imex_partition(snapshot: Snapshot, last: NVLinkNodeStatus) -> str:
-    """An `imex daemon` that does not answer may have left nvidia-imex running."""
+    """Without its supervisor, nvidia-imex may still be running."""
     unknown = bool(snapshot.daemon.problem) and not snapshot.daemon.partition
     return last.imex_partition if unknown else snapshot.daemon.partition
 

@@ -18,8 +18,10 @@ from imex_dra.api.names import DRIVER
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import OtherDriver
 from imex_dra.cdi.directory import Directory
+from imex_dra.daemon.supervisor import Supervisor
 from imex_dra.dra.plugin import serving, sockets
 from imex_dra.hardware.protocol import Hardware
+from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
 from imex_dra.node.checkpoint import CheckpointFile
 from imex_dra.node.devices import PUBLISH_AFTER, DevicePublisher
@@ -47,7 +49,8 @@ async def run(
     address: str,
     kubelet: Path,
     cdi: Path,
-    daemon_socket: Path,
+    imex_directory: Path,
+    ctl: ImexCtl,
     prepare_deadline: float = DEADLINE,
     max_claims: int = MAX_CLAIMS,
     publish_after: float = PUBLISH_AFTER,
@@ -64,7 +67,7 @@ async def run(
         async with serving(preparer, paths, health=health), asyncio.TaskGroup() as group:
             group.create_task(follow_hardware(hardware, state))
             group.create_task(follow_partition(client, state))
-            group.create_task(follow_daemon(daemon_socket, state))
+            group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state))
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
             reporter = NodeReporter(client, state, prepared, clock, address=address)

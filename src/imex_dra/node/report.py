@@ -40,7 +40,7 @@ _GATHER = 1.0
 _GATHER_LIMIT = 5.0
 """Seconds until they are reported although more are being prepared."""
 _START_LIMIT = 5.0
-"""Seconds that a starting program waits for its first hardware reading and for `imex daemon`."""
+"""Seconds that a starting program waits for its first hardware reading and the first state of nvidia-imex."""
 
 
 class Report(NamedTuple):

@@ -1,9 +1,7 @@
-"""The node's current `Snapshot`, and its sources: the hardware, `imex daemon`, the watched NVLinkPartition."""
+"""The node's current `Snapshot`, and its sources: the hardware, nvidia-imex, the watched NVLinkPartition."""
 
 import asyncio
 import math
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 import structlog
@@ -12,20 +10,18 @@ from msgspec import structs
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
-from imex_dra.base.errors import Rejected
-from imex_dra.base.waiting import wait_any
+from imex_dra.base.clock import Clock
+from imex_dra.daemon.manager import DaemonManager
+from imex_dra.daemon.supervisor import Supervisor
 from imex_dra.hardware.protocol import Hardware
-from imex_dra.imex.link import DaemonState, frame, messages
-from imex_dra.imex.memberlist import MemberList, leave, member_list_of
+from imex_dra.imex.ctl import ImexCtl
+from imex_dra.imex.memberlist import Leave, MemberList, member_list_of
 from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
 from imex_dra.node.grant import Snapshot, partition_of
 
 log = structlog.get_logger()
-
-_RECONNECT_PERIOD = 0.2
-_NO_ANSWER = "imex daemon does not answer on this node"
 
 
 class NodeState:
@@ -82,61 +78,24 @@ async def _watch(client: Client, state: NodeState, name: PartitionId) -> None:
     await Reflector(client, NVLINK_PARTITIONS, store, selection=Selection(fields=f"metadata.name={name}")).run()
 
 
-async def follow_daemon(socket: Path, state: NodeState) -> NoReturn:
-    """Sends the member list to `imex daemon`, and receives the state of nvidia-imex."""
-    while True:
-        problem = _NO_ANSWER
-        try:
-            reader, writer = await asyncio.open_unix_connection(socket)
-        except OSError:
-            pass
-        else:
-            problem = await _exchange(reader, writer, state)
-        state.update(daemon=DaemonState(problem=problem))
-        await asyncio.sleep(_RECONNECT_PERIOD)
-
-
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, state: NodeState) -> str:
-    """Until the connection ends; returns why, as a sentence."""
+async def follow_daemon(supervisor: Supervisor, ctl: ImexCtl, clock: Clock, state: NodeState) -> NoReturn:
+    """Runs nvidia-imex with the node's member list, and keeps its state in the snapshot."""
+    manager = DaemonManager(supervisor, ctl, lambda daemon: state.update(daemon=daemon), clock=clock)
     async with asyncio.TaskGroup() as group:
-        sending = group.create_task(_send_member_lists(writer, state))
-        try:
-            async for daemon in messages(reader, DaemonState):
-                state.update(daemon=daemon)
-        except Rejected as error:
-            return (
-                f"imex daemon of this node sent an invalid message ({error}): check that it has the same version"
-            )
-        finally:
-            sending.cancel()
-            writer.close()
-    return _NO_ANSWER
-
-
-async def _send_member_lists(writer: asyncio.StreamWriter, state: NodeState) -> None:
-    sent = None
-    with suppress(ConnectionError):
+        group.create_task(manager.run())
         while True:
             changed, snapshot = state.changed, state.snapshot
-            member_list = member_list_for_daemon(snapshot)
-            if member_list is not None and member_list != sent:
-                sent = member_list
-                try:
-                    writer.write(frame(member_list))
-                except Rejected as error:
-                    log.error("the member list cannot be sent to imex daemon", error=str(error))
-                await writer.drain()
-            await wait_any(changed)
+            manager.desire(member_list_for_daemon(snapshot), may_write=snapshot.is_publisher)
+            await changed.wait()
 
 
-def member_list_for_daemon(snapshot: Snapshot) -> MemberList | None:
+def member_list_for_daemon(snapshot: Snapshot) -> MemberList | Leave | None:
     """The list to apply, or the order to stop a daemon that runs where the node is not, or no longer, a member."""
     elsewhere = snapshot.daemon.partition not in ("", snapshot.partition_id)
     # Without a partition, only a node that is proven to have no fabric leaves the one of its daemon.
     is_certain = snapshot.partition_id or snapshot.reading.fabric.state is FabricState.NONE
-    # Only the publisher gives the order: the other program may know an older partition id.
-    if elsewhere and is_certain and snapshot.is_publisher:
-        return leave(snapshot.partition_id)
-    if snapshot.expelled and snapshot.is_publisher:
-        return leave(PartitionId(""))
+    if elsewhere and is_certain:
+        return Leave(snapshot.partition_id)
+    if snapshot.expelled:
+        return Leave("")
     return member_list_of(snapshot.partition, snapshot.node) if snapshot.partition else None

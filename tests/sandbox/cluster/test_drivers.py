@@ -38,8 +38,8 @@ def process(settings: DriverSettings) -> Iterator[Process]:
     started.stop()
 
 
-def test_imex_daemon_runs_before_the_node_has_a_token(settings: DriverSettings, process: Process) -> None:
-    until((settings.nodes[0].root / "run/daemon.sock").exists)
+def test_the_supervisor_runs_before_the_node_has_a_token(settings: DriverSettings, process: Process) -> None:
+    until((settings.nodes[0].root / "run/imex/control").is_fifo)
     assert ask(settings.socket, Request("status")) == {"down": []}
 
 
@@ -47,9 +47,9 @@ def test_imex_daemon_runs_before_the_node_has_a_token(settings: DriverSettings, 
     ("request_", "message"),
     [
         (Request("kill", "n1", "imex-node"), "there is no node n1"),
-        (Request("kill", "n0", "init"), "programs are kubelet, imex-node, imex-daemon, nvidia-imex"),
+        (Request("kill", "n0", "init"), "programs are kubelet, imex-node, imex-supervisor, nvidia-imex"),
         (Request("start", "n0", "imex-node"), "imex-node of node n0 is already running"),
-        (Request("start", "n0", "nvidia-imex"), "imex-daemon starts it"),
+        (Request("start", "n0", "nvidia-imex"), "its supervisor starts it"),
         (Request("pid", "n0", "nvidia-imex"), "nvidia-imex is not running on the node"),
         (Request("melt", "n0", "imex-node"), "imex-node does not support melt"),
         (Request("resume", "n0", "imex-node"), "imex-node of node n0 has no process of its own"),
@@ -64,9 +64,9 @@ def test_an_impossible_request_is_refused_with_the_reason(
 
 def test_power_off_stops_the_programs_and_power_on_starts_them(settings: DriverSettings, process: Process) -> None:
     ask(settings.socket, Request("power-off", "n0"))
-    assert ask(settings.socket, Request("status")) == {"down": ["n0/imex-node", "n0/imex-daemon"]}
-    with pytest.raises(Rejected, match="imex-daemon of node n0 is not running"):
-        ask(settings.socket, Request("hang", "n0", "imex-daemon"))
+    assert ask(settings.socket, Request("status")) == {"down": ["n0/imex-node", "n0/imex-supervisor"]}
+    with pytest.raises(Rejected, match="imex-supervisor of node n0 is not running"):
+        ask(settings.socket, Request("hang", "n0", "imex-supervisor"))
     ask(settings.socket, Request("power-on", "n0"))
     assert ask(settings.socket, Request("status")) == {"down": []}
 

@@ -81,7 +81,7 @@ def test_the_steps_of_a_script_are_faults(path: Path) -> None:
         ),
         (
             "[{fault: kill-process, program: nvidia-imex, nodes: [r0-n00], for: 5s}]",
-            "restarts nvidia-imex at once: use hang-process, or kill imex-daemon - at `$.steps[0].for`",
+            "restarts nvidia-imex at once: use hang-process, or kill imex-supervisor - at `$.steps[0].for`",
         ),
     ],
 )

@@ -17,9 +17,10 @@ All actions are requests to the cluster's `control.sock` (`imex_sandbox.control`
     status               -     -                        {name, number, nodes, down: [programs]}
     stop                 -     -                        the same as SIGTERM to `imex up`
     kill, start          yes   kubelet                  the kubelet only: its containers keep running
-    kill, start          yes   imex-node, imex-daemon   SIGKILL; the program stays down until `start`
+    kill, start          yes   imex-node                SIGKILL; the program stays down until `start`
+    kill, start          yes   imex-supervisor          the same, with its nvidia-imex, as when a container ends
     hang, resume         yes   the same, nvidia-imex    SIGSTOP, SIGCONT
-    kill                 yes   nvidia-imex              SIGKILL; imex-daemon starts it again
+    kill                 yes   nvidia-imex              SIGKILL; its supervisor starts it again
     pid                  yes   the same three           the pid; the program gets a process of its own first
     power-off            yes   -                        kubelet, containers and programs end at once
     power-on             yes   -                        a new boot id; /run and /dev are empty
@@ -31,7 +32,7 @@ All actions are requests to the cluster's `control.sock` (`imex_sandbox.control`
 
 A program of a node that ends is restarted, as a kubelet would do, unless it was killed by a request.
 imex-controller is restarted, too. If a part of the control plane ends, the cluster stops (`supervisor`). The
-programs of all nodes are tasks of one process (`drivers`); a program that gets a signal is first restarted in a
+node programs are tasks of one process (`drivers`); a program that gets a signal is first restarted in a
 process of its own (`programs`). Hardware, network and addresses of a node are files that can be rewritten
 through `node.root`.
 

@@ -2,14 +2,16 @@
 
     python -m imex_sandbox.cluster.drivers drivers.json
 
-`imex node` and `imex daemon` are tasks of this process unless they were moved to a process of their own
-(`programs`). nvidia-imex is always a process.
+`imex node` is a task of this process unless it was moved to a process of its own (`programs`). nvidia-imex and its
+supervisor are always processes.
 """
 
 import asyncio
+import os
 import signal
 import sys
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,9 @@ from imex_dra.base import logging
 from imex_dra.base.errors import Misconfigured, Rejected
 from imex_sandbox.cluster.imexprograms import (
     NVIDIA_IMEX,
-    ImexDaemon,
     ImexNode,
+    ImexSupervisor,
     nvidia_imex_pid,
-    signal_nvidia_imex,
 )
 from imex_sandbox.cluster.programs import Program
 from imex_sandbox.cluster.settings import DriverNode, DriverSettings
@@ -35,15 +36,16 @@ class NodePrograms:
 
     def __init__(self, node: DriverNode, settings: DriverSettings, threads: Executor) -> None:
         self._root = node.root
-        entrypoints = (ImexNode(node), ImexDaemon(node, settings.fabric, threads))
+        imex_node = ImexNode(node, settings.fabric, threads)
+        supervisor = ImexSupervisor(node, settings.fabric)
         self.programs = {
             entrypoint.name: Program(
                 entrypoint,
                 node.name,
                 log=settings.logs / f"{node.name}-{entrypoint.name}.log",
-                as_process=settings.processes,
+                as_process=settings.processes or entrypoint is supervisor,
             )
-            for entrypoint in entrypoints
+            for entrypoint in (imex_node, supervisor)
         }
 
     def start(self) -> None:
@@ -52,8 +54,6 @@ class NodePrograms:
                 program.start()
 
     async def power_off(self) -> None:
-        # nvidia-imex first, and by SIGKILL: if imex-daemon stopped it, it would tell its peers that it leaves.
-        signal_nvidia_imex(self._root, signal.SIGKILL)
         async with asyncio.TaskGroup() as group:
             for program in self.programs.values():
                 group.create_task(program.stop_at_once())
@@ -87,8 +87,9 @@ class NodePrograms:
         if action == "pid":
             return nvidia_imex_pid(self._root)
         if action not in signals:
-            raise Rejected(f"{NVIDIA_IMEX} does not support {action}: imex-daemon starts it")
-        signal_nvidia_imex(self._root, signals[action])
+            raise Rejected(f"{NVIDIA_IMEX} does not support {action}: its supervisor starts it")
+        with suppress(Rejected, ProcessLookupError):
+            os.kill(nvidia_imex_pid(self._root), signals[action])
         return None
 
 

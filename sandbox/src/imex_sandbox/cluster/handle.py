@@ -40,7 +40,7 @@ class Description(Struct, frozen=True):
 
 
 class Node:
-    """Its programs: kubelet, imex-node, imex-daemon, nvidia-imex."""
+    """Its programs: kubelet, imex-node, imex-supervisor, nvidia-imex."""
 
     def __init__(self, cluster: "Cluster", entry: NodeEntry) -> None:
         self._cluster = cluster

@@ -1,28 +1,22 @@
-"""The IMEX programs of a simulated node: `imex node`, `imex daemon` and the nvidia-imex below it.
+"""The IMEX programs of a simulated node: `imex node`, and nvidia-imex with its supervisor.
 
-`imex node` and `imex daemon` are the programs that the driver's pods run, with the same arguments, each as a
-coroutine and as a command. nvidia-imex is the soft IMEX daemon, always a process.
+They are the programs that the driver's pods run, with the same arguments. `imex node` is a coroutine and a
+command. nvidia-imex is the soft IMEX daemon.
 """
 
 import asyncio
-import os
 import shlex
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 
-from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base.errors import Rejected
-from imex_dra.daemon.agent import Agent
+from imex_dra.daemon.supervisor import Supervisor
 from imex_dra.imex.ctl import ImexCtl
-from imex_dra.imex.files import ImexFiles
-from imex_dra.imex.link import DaemonState, messages
 from imex_dra.kube.client import Client
 from imex_dra.node import program as node_program
-from imex_sandbox.cluster.programs import DIES_WITH_PARENT
+from imex_sandbox.cluster.programs import STOPS_WITH_PARENT
 from imex_sandbox.cluster.settings import DriverNode, flags
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import SimulatedHardware
@@ -32,17 +26,20 @@ from imex_sandbox.softimex.noderoot import NodeRoot as SoftImexRoot
 
 NVIDIA_IMEX = "nvidia-imex"
 _IMEX = (sys.executable, "-m", "imex_dra.cli")
-_SOFT_IMEX = "imex_sandbox.softimex"
-_DAEMON_MODULE = f"{_SOFT_IMEX}.daemon".encode()
 _REGISTERED = "registered with the kubelet"
 _PERIOD = 0.1
 
 
 class ImexNode:
+    """`threads` run the queries of the soft IMEX daemon."""
+
     name = "imex-node"
 
-    def __init__(self, node: DriverNode) -> None:
+    def __init__(self, node: DriverNode, fabric: Path, threads: Executor) -> None:
         self._node = node
+        self._root = NodeRoot(node.root)
+        self._fabric = fabric
+        self._threads = threads
 
     @property
     def argv(self) -> Sequence[str]:
@@ -54,7 +51,8 @@ class ImexNode:
             f"--address={node.address}",
             f"--kubeconfig={node.kubeconfig}",
             f"--hardware=simulated:{node.root}",
-            f"--daemon-socket={NodeRoot(node.root).daemon_socket}",
+            f"--imex-dir={self._root.imex}",
+            f"--imex-ctl={shlex.join(self._root.soft_imex('ctl', self._fabric))}",
             f"--kubelet-dir={node.root / 'k'}",
             f"--cdi-dir={node.root / 'run/cdi'}",
             *flags(node.driver.node_options),
@@ -74,7 +72,8 @@ class ImexNode:
                 address=node.address,
                 kubelet=node.root / "k",
                 cdi=node.root / "run/cdi",
-                daemon_socket=NodeRoot(node.root).daemon_socket,
+                imex_directory=self._root.imex,
+                ctl=InProcessCtl(node.root, self._threads),
                 **node.driver.node_options,
             )
         finally:
@@ -85,99 +84,57 @@ class ImexNode:
         await _until(lambda: log.exists() and _REGISTERED in log.read_text())
 
 
-class ImexDaemon:
-    """`threads` run the status queries of the soft IMEX daemons."""
+class ImexSupervisor:
+    """What runs in a daemon pod: nvidia-imex and its supervisor. Always a process."""
 
-    name = "imex-daemon"
+    name = "imex-supervisor"
 
-    def __init__(self, node: DriverNode, fabric: Path, threads: Executor) -> None:
-        self._root = node.root
+    def __init__(self, node: DriverNode, fabric: Path) -> None:
+        self._root = NodeRoot(node.root)
         self._fabric = fabric
-        self._threads = threads
-        self._socket = NodeRoot(node.root).daemon_socket
 
     @property
     def argv(self) -> Sequence[str]:
-        imex, ctl = (shlex.join(self._soft_imex(program)) for program in ("daemon", "ctl"))
-        return [*_IMEX, "daemon", *NodeRoot(self._root).daemon_flags, f"--imex={imex}", f"--imex-ctl={ctl}"]
+        return [*STOPS_WITH_PARENT, *self._root.supervisor_command(self._fabric)]
 
     async def run(self) -> None:
-        directory = self._root / "etc/nvidia-imex"
-        files = ImexFiles(directory, self._root / "hosts")
-        ctl = InProcessCtl(self._root, files.config, self._threads)
-        agent = Agent(files, ctl, self._soft_imex("daemon"))
-        await agent.run(self._socket)
+        raise NotImplementedError("a shell script cannot be a task")
 
     async def wait_until_serving(self, log: Path) -> None:
-        """Wait for its nvidia-imex to be READY."""
-        while not await _reports_ready(self._socket):  # noqa: ASYNC110
-            await asyncio.sleep(_PERIOD)
-
-    def _soft_imex(self, program: str) -> Sequence[str]:
-        variables = (f"IMEX_NODE_ROOT={self._root}", f"IMEX_FABRIC_DIR={self._fabric}")
-        return ["env", *variables, *DIES_WITH_PARENT, sys.executable, "-m", f"{_SOFT_IMEX}.{program}"]
+        await _until((self._root.imex / "control").exists)
 
 
 class InProcessCtl(ImexCtl):
     """nvidia-imex-ctl without a process for each query.
 
-    36 agents that start a ctl every few seconds would take half a core of a laptop. Queries, answers and sockets
-    are those of the soft ctl. They run in threads: a daemon that hangs must block its own agent only.
+    36 node programs that start a ctl every few seconds would take half a core of a laptop. Queries, answers and
+    sockets are those of the soft ctl. They run in threads: a daemon that hangs must block its own node only.
     """
 
-    def __init__(self, root: Path, config: Path, threads: Executor) -> None:
-        super().__init__((), config)
+    def __init__(self, root: Path, threads: Executor) -> None:
+        super().__init__(())
         self._root = SoftImexRoot(root)
         self._threads = threads
 
-    async def _query(self, *flags: str) -> bytes:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, flags)
+    async def _query(self, config: Path, *flags: str) -> bytes:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, config, flags)
 
-    def _answer(self, flags: tuple[str, ...]) -> bytes:
+    def _answer(self, config: Path, flags: tuple[str, ...]) -> bytes:
         try:
-            return "\n".join(answers(["-c", str(self._config), *flags], self._root)).encode()
+            return "\n".join(answers(["-c", str(config), *flags], self._root)).encode()
         except (SoftImexError, OSError):
             return b""
 
 
 def nvidia_imex_pid(root: Path) -> int:
     """Of the node with this root."""
-    for pid in _nvidia_imex_pids(root):
-        return pid
-    raise Rejected(f"nvidia-imex is not running on the node in {root}")
-
-
-def signal_nvidia_imex(root: Path, number: signal.Signals) -> None:
-    for pid in _nvidia_imex_pids(root):
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _nvidia_imex_pids(root: Path) -> Iterator[int]:
-    # The process is a grandchild that imex-daemon restarts at any time, so it is looked up by its environment.
-    variable = f"IMEX_NODE_ROOT={root}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if _DAEMON_MODULE in words and variable in (process / "environ").read_bytes().split(b"\0"):
-                yield int(process.name)
+    found = Supervisor(NodeRoot(root).imex).find()
+    # A supervisor that hangs does not know that the process has ended.
+    if found is None or not found.pid or not Path(f"/proc/{found.pid}").exists():
+        raise Rejected(f"nvidia-imex is not running on the node in {root}")
+    return found.pid
 
 
 async def _until(condition: Callable[[], bool]) -> None:
     while not condition():  # noqa: ASYNC110 - there is no event for a file that appears
         await asyncio.sleep(_PERIOD)
-
-
-async def _reports_ready(socket: Path) -> bool:
-    """Wait for the agent to report READY. False if it does not listen, or closes the connection before that."""
-    try:
-        reader, writer = await asyncio.open_unix_connection(socket)
-    except OSError:
-        return False
-    try:
-        async for state in messages(reader, DaemonState):
-            if state.state is ImexState.READY:
-                return True
-    finally:
-        writer.close()
-    return False

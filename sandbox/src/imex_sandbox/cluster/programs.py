@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 RESTART_DELAY = 1.0
 DIES_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
+STOPS_WITH_PARENT = ("setpriv", "--pdeathsig", "TERM", "--")
+"""For a program that has child processes: it can end them."""
 _STOP_TIMEOUT = 5.0
 _SERVING_TIMEOUT = 60.0
 """After that the signal is sent anyway: the program may need what another fault has broken."""
@@ -76,9 +78,11 @@ class Program:
             await asyncio.wait({task})
 
     async def stop_at_once(self) -> None:
-        """Send SIGKILL to the process; a task can only be cancelled."""
-        with suppress(Rejected):
-            self.signal(signal.SIGKILL)
+        """Send SIGKILL to the process and to its children, as when a container ends; a task can only be
+        cancelled.
+        """
+        with suppress(Rejected, ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
         await self.stop()
 
     async def kill(self) -> None:
@@ -124,6 +128,9 @@ class Program:
             log.warning("process ended", code=code)
         finally:
             await self._terminate(self._process)
+            # The children of a process that was killed: in a container, the kernel would end them.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _terminate(self, process: Process) -> None:
         # A process that is stopped (SIGSTOP) takes SIGTERM only after SIGCONT.

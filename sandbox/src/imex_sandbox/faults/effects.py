@@ -142,7 +142,7 @@ def _restart(program: str, node: str, now: State) -> Iterator[Action]:
         where = f" of node {node}" if node else ""
         raise Rejected(f"another fault has already killed {program}{where}: undo it first")
     yield ControlProgram("kill", program, node)
-    if program != NVIDIA_IMEX:  # imex-daemon restarts it
+    if program != NVIDIA_IMEX:  # its supervisor restarts it
         yield ControlProgram("start", program, node)
     if program in now.hung:
         yield ControlProgram("hang", program, node)

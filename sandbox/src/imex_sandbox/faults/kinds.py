@@ -24,11 +24,11 @@ Share = Annotated[float, Meta(gt=0, le=1, description="The share of requests: 0.
 
 
 KUBELET, NVIDIA_IMEX = "kubelet", "nvidia-imex"
-NODE_PROGRAMS = (KUBELET, "imex-node", "imex-daemon", NVIDIA_IMEX)
+NODE_PROGRAMS = (KUBELET, "imex-node", "imex-supervisor", NVIDIA_IMEX)
 """The programs that run on each node."""
 
 ProgramName = Annotated[
-    Literal["kubelet", "imex-node", "imex-daemon", "nvidia-imex", "imex-controller", "apiserver"],
+    Literal["kubelet", "imex-node", "imex-supervisor", "nvidia-imex", "imex-controller", "apiserver"],
     Meta(description="imex-controller and apiserver do not run on a node."),
 ]
 

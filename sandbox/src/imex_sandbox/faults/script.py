@@ -85,7 +85,7 @@ def _process_problems(fault: KillProcess | HangProcess) -> Iterator[tuple[str, s
     if isinstance(fault, HangProcess) and fault.program == KUBELET:
         yield "program", "all kubelets of the cluster share a process: use kill-process or cut-api instead"
     if isinstance(fault, KillProcess) and fault.program == NVIDIA_IMEX and fault.for_:
-        yield "for", "imex-daemon restarts nvidia-imex at once: use hang-process, or kill imex-daemon"
+        yield "for", "its supervisor restarts nvidia-imex at once: use hang-process, or kill imex-supervisor"
 
 
 def _listed(nodes: Collection[str]) -> str:

@@ -1,5 +1,6 @@
 """The driver on a cluster without images: the programs that its pods would run, as processes."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ def controller(kubeconfig: Path, log: Path, *flags: str) -> Process:
 
 
 class NodeDriver:
-    """`imex node` and `imex daemon` on a real node, with simulated hardware and soft IMEX."""
+    """`imex node` and the supervisor of nvidia-imex on a real node, with simulated hardware and soft IMEX."""
 
     def __init__(self, node: Node, *, kubeconfig: Path, fabric: Path, flags: Sequence[str] = ()) -> None:
         self.node = node
@@ -26,16 +27,16 @@ class NodeDriver:
         self._fabric = fabric
         self._flags = flags
         self.program = self.node_program()
-        self.daemon = node.machine.process("imex-daemon", *self._daemon_command())
+        self.supervisor = node.machine.process("imex-supervisor", *self.root.supervisor_command(fabric))
 
     def start(self, hardware: HardwareFile) -> None:
         self.root.make(hardware, address=self.node.addresses.node)
         self._fabric.mkdir(exist_ok=True)
-        self.daemon.start()
+        self.supervisor.start()
         self.program.start()
 
     def stop(self) -> None:
-        for process in (self.program, self.daemon):
+        for process in (self.program, self.supervisor):
             process.stop()
 
     def node_program(self, name: str = "imex-node", flags: Sequence[str] | None = None) -> Process:
@@ -49,19 +50,7 @@ class NodeDriver:
             f"--node-name={self.node.name}",
             f"--address={self.node.addresses.node}",
             f"--hardware=simulated:{self.node.root}",
-            f"--daemon-socket={self.root.daemon_socket}",
+            f"--imex-dir={self.root.imex}",
+            f"--imex-ctl={shlex.join(self.root.soft_imex('ctl', self._fabric))}",
             f"--kubeconfig={self._kubeconfig}",
-        ]
-
-    def _daemon_command(self) -> Sequence[str]:
-        soft = f"{sys.executable} -m imex_sandbox.softimex"
-        return [
-            "env",
-            f"IMEX_NODE_ROOT={self.node.root}",
-            f"IMEX_FABRIC_DIR={self._fabric}",
-            *_IMEX,
-            "daemon",
-            *self.root.daemon_flags,
-            f"--imex={soft}.daemon",
-            f"--imex-ctl={soft}.ctl",
         ]

@@ -164,13 +164,10 @@ class SimulatedCluster:
         self.fabric.notify()
 
     def power_on(self, node: SimulatedNode) -> None:
-        """`imex daemon` starts with the member list that it saved, before `imex node` says anything."""
+        """nvidia-imex starts only when `imex node` has read the partition again."""
         node.hardware.boot += 1
         node.set_liveness(powered=True)
-        saved = self.fabric.daemons.get(node.name)
-        daemon = self.fabric.daemons[node.name] = Daemon(node.address)
-        if saved is not None and saved.desired is not None:
-            daemon.accept(saved.desired, self.loop.time())
+        self.fabric.daemons[node.name] = Daemon(node.address)
         node.start_program()
         self.fabric.notify()
         self.kubelets[node.name].wake()

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from imex_dra.api.nvlinknode import ImexState
-from imex_dra.daemon.plan import Step, next_step, supersedes
-from imex_dra.imex.link import DaemonState
-from imex_dra.imex.memberlist import MemberList
+from imex_dra.daemon.plan import has_same_identity, supersedes
+from imex_dra.daemon.state import DaemonState
+from imex_dra.imex.config import identity_of
+from imex_dra.imex.memberlist import Leave, MemberList
 
 _START = 2.0
 _RELOAD = 1.0
@@ -31,7 +32,7 @@ class Ctl(Enum):
 
 @dataclass
 class Daemon:
-    """It survives the node program. Only the member list that it saved survives a reboot."""
+    """nvidia-imex, its supervisor and their files. It survives the node program, and not a reboot."""
 
     address: str
     applied: MemberList | None = None
@@ -43,24 +44,24 @@ class Daemon:
     unready_until: float = 0.0
     """When it was last not READY, or its ctl did not say so."""
 
-    def accept(self, member_list: MemberList, now: float) -> bool:
-        """What `imex daemon` does with a list that `imex node` sends; whether it changes anything."""
-        if member_list.own_index < 0:
-            leaves = self.desired is not None and self.desired.partition != member_list.partition
+    def accept(self, desired: MemberList | Leave, now: float) -> bool:
+        """What the manager of `imex node` does to it; whether it changes anything."""
+        before = self.desired
+        if isinstance(desired, Leave):
+            leaves = before is not None and before.partition != desired.partition
             if leaves:
                 self.desired = self.applied = None
                 self.reload_at = 0.0
             return leaves
-        if member_list == self.desired or not supersedes(member_list, self.desired):
+        if before is not None and (
+            desired == before or not supersedes(desired, before.partition, before.generation)
+        ):
             return False
-        self.desired = member_list
-        step = next_step(self.applied, member_list)
-        if step in (Step.START, Step.RESTART):
-            self.applied, self.ready_at, self.reload_at = member_list, now + _START, 0.0
-        elif step is Step.UPDATE_HOSTS:
+        self.desired = desired
+        if self.applied and has_same_identity(identity_of(self.applied, ""), identity_of(desired, "")):
             self.reload_at = self.reload_at or now + _RELOAD
         else:
-            self.applied = member_list
+            self.applied, self.ready_at, self.reload_at = desired, now + _START, 0.0
         return True
 
     def advance(self, now: float) -> None:
@@ -147,4 +148,4 @@ def _expects(daemon: Daemon, other: Daemon) -> bool:
     if daemon.applied is None or other.applied is None:
         return False
     same_names = daemon.applied.name_format == other.applied.name_format
-    return same_names and daemon.applied.addresses.get(str(other.applied.own_index)) == other.address
+    return same_names and daemon.applied.addresses.get(other.applied.own_index) == other.address

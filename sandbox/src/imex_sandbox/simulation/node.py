@@ -143,7 +143,7 @@ class SimulatedNode:
             program.link.cut = cut
 
     async def _main(self, program: NodeProgram, client: Client) -> None:
-        """As in `imex_dra.node.program.run`, without gRPC and the socket to `imex daemon`."""
+        """As in `imex_dra.node.program.run`, without gRPC and the manager of nvidia-imex."""
         state, clock, chance = NodeState(self.name), self._clock, program.link.chance
         checkpoint = CheckpointFile(self.checkpoint)
         prepared = PreparedClaims(self.name, checkpoint, Directory(self.root / "cdi"), self.hardware)
@@ -167,13 +167,13 @@ class SimulatedNode:
             group.create_task(publisher.run())
 
     async def _follow_daemon(self, program: NodeProgram, state: NodeState, chance: random.Random) -> None:
-        """Stands for the link to `imex daemon`: sends member lists, receives states."""
+        """Stands for the manager of nvidia-imex."""
         fabric, loop = self._fabric, asyncio.get_running_loop()
         while not program.killed:
             daemon = fabric.daemons.setdefault(self.name, Daemon(self.address))
             changed, daemons_changed = state.changed, fabric.changed
-            member_list = member_list_for_daemon(state.snapshot)
-            if member_list is not None and daemon.accept(member_list, loop.time()):
+            desired = member_list_for_daemon(state.snapshot) if state.snapshot.is_publisher else None
+            if desired is not None and daemon.accept(desired, loop.time()):
                 fabric.notify()
                 continue
             state.update(daemon=fabric.state(self.name, loop.time()))

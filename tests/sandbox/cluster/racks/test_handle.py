@@ -119,7 +119,7 @@ def test_the_controller_can_be_killed_and_is_restarted_when_it_ends_by_itself(cl
         ("melt", "", "", "cannot melt the cluster: name a node"),
         ("kill", "r9-n00", "imex-node", "there is no node r9-n00"),
         ("kill", "r0-n00", "systemd", "no program systemd: its programs are kubelet, imex-node"),
-        ("start", "r0-n00", "nvidia-imex", "imex-daemon starts it"),
+        ("start", "r0-n00", "nvidia-imex", "its supervisor starts it"),
         ("start", "r0-n00", "kubelet", "already running"),
         ("hang", "r0-n00", "kubelet", "cannot hang"),
         ("melt", "", "kube-apiserver", "kube-apiserver does not support melt"),

@@ -41,6 +41,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(300)]
 
+REGISTERED = "registered with the kubelet"
 EXPORT = """
 import sys
 from imex_sandbox.softimex import memory
@@ -186,6 +187,22 @@ class TestProcesses:
         injector.inject(KillProcess(program="nvidia-imex", nodes=("r0-n00",)))
         cluster.until(lambda now: node.pid("nvidia-imex") != before)
 
+    def test_nvidia_imex_survives_imex_node(self, cluster: FaultCluster, injector: Injector) -> None:
+        node = cluster.handle.nodes["r0-n00"]
+        exporting = cluster.python_in("w0", EXPORT)
+        assert exporting.stdout is not None
+        handle = exporting.stdout.readline().strip()
+        before, started_at = node.pid("nvidia-imex"), cluster.snapshot().nvlink_node("r0-n00")["imexStartedAt"]
+        for _ in range(5):
+            injector.inject(KillProcess(program="imex-node", nodes=("r0-n00",)))
+            registered = cluster.log("r0-n00-imex-node").count(REGISTERED)
+            until(lambda: cluster.log("r0-n00-imex-node").count(REGISTERED) > registered, within=90)  # noqa: B023
+        assert node.pid("nvidia-imex") == before
+        now = cluster.until(lambda now: now.nvlink_node("r0-n00")["imexState"] == "READY")
+        assert now.nvlink_node("r0-n00")["imexStartedAt"] == started_at
+        assert import_seconds(cluster, handle) < 60
+        exporting.communicate(timeout=60)
+
     def test_a_hung_nvidia_imex_makes_its_partition_degraded(
         self, cluster: FaultCluster, injector: Injector
     ) -> None:
@@ -200,20 +217,25 @@ class TestProcesses:
                 lambda now: now.partition(cluster.partitions["r0-n01"])["summary"]["state"] == "DEGRADED"
             )
 
-    def test_a_node_reports_that_its_imex_daemon_does_not_answer(
+    def test_a_node_reports_that_its_imex_supervisor_does_not_run(
         self, cluster: FaultCluster, injector: Injector
     ) -> None:
-        with injector.during(KillProcess(program="imex-daemon", nodes=("r0-n02",), for_="1h")):
-            cluster.until(lambda now: "imex daemon does not answer" in now.nvlink_node_message("r0-n02"))
+        with injector.during(KillProcess(program="imex-supervisor", nodes=("r0-n02",), for_="1h")):
+            cluster.until(
+                lambda now: "the supervisor of nvidia-imex does not run" in now.nvlink_node_message("r0-n02")
+            )
             cluster.until(lambda now: "r0-n02" in now.not_ready_message())
 
-    def test_a_hung_imex_daemon_does_not_restart_nvidia_imex(
+    def test_a_hung_supervisor_does_not_restart_nvidia_imex(
         self, cluster: FaultCluster, injector: Injector
     ) -> None:
-        with injector.during(HangProcess(program="imex-daemon", nodes=("r0-n02",))):
+        with injector.during(HangProcess(program="imex-supervisor", nodes=("r0-n02",))):
             injector.inject(KillProcess(program="nvidia-imex", nodes=("r0-n02",)))
-            cluster.until(lambda now: now.peers("r0-n00") == {"r0-n01"} and now.peers("r0-n01") == {"r0-n00"})
-            cluster.until(lambda now: "r0-n02 and 2 other nodes" in now.not_ready_message())
+            cluster.until(
+                lambda now: (
+                    now.nvlink_node("r0-n02")["imexState"] == "UNAVAILABLE" and "r0-n02" in now.not_ready_message()
+                )
+            )
             with pytest.raises(Rejected, match="nvidia-imex is not running"):
                 cluster.handle.nodes["r0-n02"].pid("nvidia-imex")
 

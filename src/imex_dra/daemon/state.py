@@ -1,0 +1,110 @@
+"""What is known about nvidia-imex, from the answers of its ctl: pure, and the same for an adopted process."""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from imex_dra.api.nvlinknode import ImexState
+from imex_dra.base.clock import rfc3339
+from imex_dra.imex.memberlist import Leave, MemberList
+
+_OUTDATED_AFTER = timedelta(seconds=30)
+"""After this time connections that are no longer reported count as outdated: several queries in a row failed."""
+
+
+class DaemonState(Struct, frozen=True):
+    """The state of nvidia-imex and the member list that it runs with."""
+
+    state: ImexState = ImexState.UNAVAILABLE
+    partition: str = ""
+    index: int = -1
+    generation: int = 0
+    connected: tuple[int, ...] | None = None
+    """Indexes of the members that are connected in both directions, as nvidia-imex-ctl last reported them. None:
+    not known, which is not the same as not connected.
+    """
+    unreported_since: str = ""
+    """When nvidia-imex-ctl last reported connections, if that is long ago; RFC 3339."""
+    problem: str = ""
+    """One sentence; empty if there is none."""
+    started_at: str = ""
+    """When the nvidia-imex that runs, or that ended last, was started; RFC 3339. It identifies the process."""
+
+
+class Recovery(NamedTuple):
+    """After an unclean exit, nvidia-imex waits until all nodes that had imported from it have reconnected.
+
+    A node that never returns would block this node, and all workloads on it, forever.
+    """
+
+    waiting_since: float | None = None
+    timed_out: bool = False
+
+    @property
+    def quorum(self) -> str:
+        """IMEX_WAIT_FOR_QUORUM for an nvidia-imex that is started now."""
+        return "NONE" if self.timed_out else "RECOVERY"
+
+    def observe(self, state: ImexState, now: float, timeout: float) -> "Recovery":
+        if state is ImexState.READY:
+            return Recovery()
+        if state is not ImexState.WAITING_FOR_RECOVERY or self.timed_out:
+            return self
+        since = now if self.waiting_since is None else self.waiting_since
+        return Recovery(since, timed_out=now - since >= timeout)
+
+
+class Readiness(NamedTuple):
+    """The state to believe, given what `nvidia-imex-ctl -q` answers about a process that is alive.
+
+    A READY daemon becomes UNAVAILABLE only after two queries without an answer. On a busy node a single query may
+    time out, and a state that is not READY fails prepares and makes ComputeDomains NotReady. A process that has
+    ended needs no query. A daemon that really hangs is noticed one query later; its devices stay published for
+    15 s anyway.
+    """
+
+    state: ImexState = ImexState.UNAVAILABLE
+    missed: bool = False
+    """The last query had no answer, and the state is the one before it."""
+
+    def observe(self, answer: ImexState) -> "Readiness":
+        first_miss = answer is ImexState.UNAVAILABLE and self.state is ImexState.READY and not self.missed
+        return Readiness(self.state, missed=True) if first_miss else Readiness(answer)
+
+
+class Connections(NamedTuple):
+    """The last connections that `nvidia-imex-ctl -N` reported for a READY daemon, and when.
+
+    It queries every node, so one bad node can make it slow or fail. Then the last known connections stay.
+    """
+
+    reported_at: datetime
+    """Or, before the first report, when the daemon became READY."""
+    indexes: tuple[int, ...] | None = None
+
+    def observe(self, indexes: tuple[int, ...] | None, now: datetime) -> "Connections":
+        return self if indexes is None else Connections(now, indexes)
+
+    def unreported_since(self, now: datetime) -> str:
+        """When they were last reported, if that is too long ago to pass over it; otherwise empty."""
+        return rfc3339(self.reported_at) if now - self.reported_at >= _OUTDATED_AFTER else ""
+
+
+class PollIntervals(NamedTuple):
+    """Seconds between two queries of nvidia-imex-ctl: shorter while a change is expected."""
+
+    starting: float = 0.2
+    """Until nvidia-imex is READY."""
+    connecting: float = 1.0
+    """Until all members are connected, and after a query without an answer."""
+    steady: float = 5.0
+
+    def interval(
+        self, desired: MemberList | Leave | None, readiness: Readiness, connected: tuple[int, ...] | None
+    ) -> float:
+        if readiness.state is not ImexState.READY:
+            return self.starting
+        others = desired.addresses.keys() - {desired.own_index} if isinstance(desired, MemberList) else set()
+        is_complete = connected is not None and others <= set(connected)
+        return self.steady if is_complete and not readiness.missed else self.connecting

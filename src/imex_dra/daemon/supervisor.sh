@@ -1,0 +1,238 @@
+#!/bin/sh
+# Runs nvidia-imex and starts it again when it ends. Everything else is decided by `imex node`, which may be killed,
+# upgraded or missing at any time without any effect on nvidia-imex.
+#
+#     supervisor.sh DIRECTORY -- COMMAND [ARGUMENT ...]
+#
+# COMMAND gets two more arguments: -c and the path of its configuration. `imex node` writes into DIRECTORY:
+#
+#     current   symbolic link to the configuration that is to run; without it, nothing runs
+#     hosts     hosts file of nvidia-imex; its first line says which member list it contains
+#     control   FIFO for commands:
+#                 apply        run what `current` says: stop a process that runs with another configuration, and
+#                              start one; does nothing if that is what runs already
+#                 reload PID   send SIGUSR1, at most once in 5 s, unless PID has ended in the meantime
+#
+# and this script writes:
+#
+#     status    state (running, stopped: there is nothing to run, failed: it ended and will be started again), pid,
+#               configuration, first line of the hosts file at the start or at the last reload, exit code of the
+#               process before, number of restarts
+#     started   its modification time is the time of the last start
+#     output    the last output of the last process that has ended
+#
+# DIRECTORY must not survive a reboot: nvidia-imex may start only after `imex node` has read the partition again. One
+# loop takes commands, and also ends of processes and timers, from the FIFO, so nothing interrupts anything else.
+# Needs a POSIX shell, mkdir, mkfifo, mv, readlink, sleep, tail and tee, and works as PID 1.
+set -u
+
+STOP_TIMEOUT=${STOP_TIMEOUT:-30}
+RELOAD_INTERVAL=${RELOAD_INTERVAL:-5} # nvidia-imex ignores a SIGUSR1 that arrives sooner after the previous one
+STABLE_AFTER=${STABLE_AFTER:-60}      # a process that ran this long did not fail to start
+
+state=stopped # also: starting (its pid is not known yet), stopping
+pid='' identity='' hosts='' exit='' restarts=0
+delay=0 # seconds until the next restart
+since=0 # when the process started
+leaving='' # this script is to end
+reload_pending='' # the pid to reload as soon as it is allowed again
+retry_timer='' stop_timer='' reload_timer='' # pids of timers that run
+
+send() {
+    # Opening it read-write never blocks, also if the supervisor has ended in the meantime.
+    echo "$*" 1<>control
+}
+
+after() { # SECONDS EVENT; the timer is $!
+    (
+        exec 3<&-
+        trap 'kill "$!"; exit' TERM
+        sleep "$1" &
+        wait "$!"
+        shift
+        send "$@"
+    ) &
+}
+
+cancel() { # [TIMER]
+    [ -z "$1" ] || kill "$1" 2>/dev/null
+}
+
+report() { # STATE
+    state=$1
+    printf '%s\n' "state=$state" "pid=$pid" "identity=$identity" "hosts=$hosts" "exit=$exit" \
+        "restarts=$restarts" >status.new
+    mv status.new status
+}
+
+read_hosts() {
+    # shellcheck disable=SC2094 # a variable and a file of the same name
+    read -r hosts <hosts
+}
+
+run() { # COMMAND
+    exec 3<&-
+    # A signal to the whole process group must not keep this shell from telling how the process ended.
+    trap : INT TERM
+    "$@" -c "$PWD/configs/$identity/config.cfg" 2>&1 &
+    child=$!
+    send started "$child"
+    wait "$child"
+    code=$?
+    while kill -0 "$child" 2>/dev/null; do # a signal interrupted the wait
+        wait "$child"
+        code=$?
+    done
+    send exited "$child" "$code"
+}
+
+keep_output() {
+    exec 3<&-
+    # Without a reader, the next line that the process writes would kill it.
+    trap '' INT TERM
+    tee -a /dev/stderr | tail -c 2000 >"output.$restarts"
+    mv "output.$restarts" output
+}
+
+start() { # COMMAND
+    cancel "$retry_timer"
+    pid='' reload_pending='' retry_timer=''
+    if ! identity=$(readlink current); then
+        identity='' hosts='' exit=''
+        report stopped
+        return
+    fi
+    identity=${identity##*/}
+    # Before the process reads the file, so that the status never names a later member list than the process has.
+    read_hosts
+    : >started
+    state=starting
+    # Both close the FIFO: only this shell may have it open, because that is how `imex node` sees that it runs.
+    run "$@" | keep_output &
+}
+
+stop() {
+    state=stopping
+    kill -TERM "$pid"
+    after "$STOP_TIMEOUT" kill "$pid"
+    stop_timer=$!
+}
+
+leave() {
+    for timer in "$retry_timer" "$stop_timer" "$reload_timer"; do cancel "$timer"; done
+    exit=''
+    report stopped
+    exit 0
+}
+
+apply() { # COMMAND
+    case $state in
+    stopped) start "$@" ;;
+    failed | starting | running)
+        if [ "$(readlink current)" != "configs/$identity" ]; then
+            case $state in
+            failed) exit='' delay=0 && start "$@" ;;
+            starting) state=stopping ;;
+            running) stop ;;
+            esac
+        fi
+        ;;
+    esac
+}
+
+reload() {
+    if [ -n "$reload_timer" ]; then
+        reload_pending=$pid
+        return
+    fi
+    reload_pending=''
+    after "$RELOAD_INTERVAL" reloadable
+    reload_timer=$!
+    # Read before the signal: nvidia-imex then has at least this member list.
+    read_hosts
+    kill -USR1 "$pid"
+    report running
+}
+
+uptime() { # sets now; the wall clock may jump
+    read -r now _ </proc/uptime
+    now=${now%.*}
+}
+
+ended() { # COMMAND
+    pid=''
+    [ -z "$leaving" ] || leave
+    if [ "$state" = stopping ]; then
+        cancel "$stop_timer"
+        exit='' delay=0 stop_timer=''
+        start "$@"
+        return
+    fi
+    uptime
+    [ $((now - since)) -lt "$STABLE_AFTER" ] || delay=0
+    restarts=$((restarts + 1))
+    report failed
+    if [ "$delay" -eq 0 ]; then
+        start "$@"
+    else
+        after "$delay" retry
+        retry_timer=$!
+    fi
+    case $delay in
+    0) delay=1 ;;
+    1 | 2 | 4) delay=$((delay * 2)) ;;
+    8) delay=10 ;;
+    esac
+}
+
+mkdir -p "$1" && cd "$1" || exit
+shift 2
+# As an event like all others. The shell runs it when `read` is interrupted; if the signal arrives in the microsecond
+# before `read` blocks, only with the next event.
+trap 'send leave' INT TERM
+[ -p control ] || mkfifo -m 600 control || exit
+exec 3<>control
+: >>hosts
+report stopped
+start "$@"
+while :; do
+    read -r event argument code <&3 || continue # a signal
+    case $event in
+    apply) apply "$@" ;;
+    reload) [ "$state $argument" != "running $pid" ] || reload ;;
+    reloadable)
+        reload_timer=''
+        [ "$state $reload_pending" != "running $pid" ] || reload
+        ;;
+    started)
+        [ -z "$pid" ] || continue # of a supervisor before
+        pid=$argument
+        uptime
+        since=$now
+        if [ "$state" = stopping ] || [ -n "$leaving" ]; then stop; else report running; fi
+        ;;
+    exited)
+        [ "$argument" = "$pid" ] || continue # of a supervisor before
+        exit=$code
+        echo "nvidia-imex ended with exit code $exit" >&2
+        ended "$@"
+        ;;
+    retry)
+        [ -n "$retry_timer" ] || continue # it was too late to cancel it
+        retry_timer=''
+        start "$@"
+        ;;
+    kill)
+        [ "$argument" = "$pid" ] || continue
+        stop_timer=''
+        kill -KILL "$pid"
+        ;;
+    leave)
+        leaving=yes
+        case $state in
+        stopped | failed) leave ;;
+        running) stop ;;
+        esac
+        ;;
+    esac
+done

@@ -1,0 +1,102 @@
+"""The content of the files that nvidia-imex reads.
+
+It reads its configuration and its node list only at start: they follow from its `Identity`. It reads the hosts
+file at start and after SIGUSR1: that has the addresses of a member list.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from imex_dra.imex.memberlist import MemberList
+
+UNUSED_ADDRESS = "127.0.0.2"
+"""The address of an index without a member: it refuses connections at once, so nvidia-imex does not wait."""
+
+SERVER_PORT = 50000
+COMMAND_PORT = 50005
+
+_LONGEST_ADDRESS = 39
+_LONGEST_GENERATION = 19
+
+
+class Identity(Struct, frozen=True, rename="camel"):
+    """What nvidia-imex reads only at start: a change needs a restart."""
+
+    partition: str
+    max_nodes: int
+    name_format: str
+    own_index: int
+    own_address: str
+    quorum: str
+    """IMEX_WAIT_FOR_QUORUM."""
+
+    @property
+    def name(self) -> str:
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+    def nodes_file(self) -> str:
+        return "".join(f"{self.name_format % index}\n" for index in range(self.max_nodes))
+
+    def config_file(self, *, nodes_file: Path, command_socket: Path) -> str:
+        settings = {
+            "LOG_LEVEL": "4",
+            "LOG_FILE_NAME": "",
+            "DAEMONIZE": "0",
+            "BIND_INTERFACE_IP": self.own_address,
+            "SERVER_PORT": str(SERVER_PORT),
+            "IMEX_NODE_CONFIG_FILE": str(nodes_file),
+            "IMEX_WAIT_FOR_QUORUM": self.quorum,
+            "IMEX_CMD_ENABLED": "1",
+            "IMEX_CMD_BIND_INTERFACE_IP": self.own_address,
+            "IMEX_CMD_PORT": str(COMMAND_PORT),
+            "IMEX_CMD_UNIX_DOMAIN_PATH": str(command_socket),
+        }
+        return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+
+def identity_of(member_list: MemberList, quorum: str) -> Identity:
+    return Identity(
+        partition=member_list.partition,
+        max_nodes=member_list.max_nodes,
+        name_format=member_list.name_format,
+        own_index=member_list.own_index,
+        own_address=member_list.own_address,
+        quorum=quorum,
+    )
+
+
+class HostsFile(NamedTuple):
+    """A line that says which member list it is, and the lines that the resolver reads.
+
+    All lists of one partition have the same size, so that one replaces another without a moment at which the file
+    is shorter or longer than its content. Every index has an address: no name is ever looked up in DNS.
+    """
+
+    title: str
+    entries: str
+
+    @property
+    def content(self) -> str:
+        return f"{self.title}\n{self.entries}"
+
+
+def hosts_file(member_list: MemberList) -> HostsFile:
+    names = {"localhost": "127.0.0.1"} | {
+        member_list.name_format % index: member_list.addresses.get(index, UNUSED_ADDRESS)
+        for index in range(member_list.max_nodes)
+    }
+    return HostsFile(
+        f"# generation {member_list.generation:<{_LONGEST_GENERATION}} of {member_list.partition}",
+        "".join(f"{address:<{_LONGEST_ADDRESS}} {name}\n" for name, address in names.items()),
+    )
+
+
+def generation_in(title: str, partition: str) -> int:
+    """0 if the title names another partition, or none."""
+    found = re.fullmatch(r"# generation (\d+) +of (\S+)", title)
+    return int(found[1]) if found and found[2] == partition else 0
