@@ -1,8 +1,8 @@
 """Every refused prepare names a cause that was real while it was decided.
 
 The check knows links, disks, hardware, daemons, and every version of every object (`facts`). It does not repeat
-the driver's decision: it reads the sentence that a user would read, and looks whether what it says was true at some
-time during the call, or as long before it as the node could not know better. A sentence that it does not know is a
+the driver's decision: it reads the sentence that a user would read, and looks whether it was true at some time
+during the call, or as long before it as the node could not know better. A sentence that it does not know is a
 violation, too.
 """
 
@@ -51,8 +51,11 @@ class Refusals:
             ),
             (r"ComputeDomain \S+ has no channel in NVLink partition (\S+) yet", self._unassigned),
             (r"NVLink partition (\S+) has no free channel", self._exhausted),
-            (r"NVLink partition (\S+) assigns no channel .*\(missing: ([^)]*)\)", self._reports_missing),
-            (r"NVLink partition (\S+) assigns no channel .*: ([^;:]*); check that", self._lists_outdated),
+            (r"NVLink partition (\S+) assigns no channel [^;]*\(missing: ([^)]*)\)", self._reports_missing),
+            (
+                r"NVLink partition (\S+) assigns no channel [^;]* apply the current member list",
+                self._lists_outdated,
+            ),
             (r"is not a member of NVLink partition (\S+)", self._no_member),
             (r"has not received NVLinkPartition (\S+) from the API server", self._not_received),
             (r"is suspended in NVLink partition (\S+):", self._suspended),
@@ -103,7 +106,10 @@ class Refusals:
         return refusal.began - (_UNINFORMED if recent else _SLACK)
 
     def _statuses(self, case: _Case) -> Iterator[Json]:
-        """Of the partition that the sentence names first."""
+        """Of the partition that the sentence names first. It must be that of the node."""
+        hardware = case.node.hardware
+        if hardware.partition != case.words[1].rstrip(":;,") and hardware.moved_at < case.since:
+            return
         for document in self._facts.documents(PARTITIONS, Key("", case.words[1].rstrip(":;,")), case.since):
             yield (document or {}).get("status", {})
 
