@@ -18,7 +18,7 @@ from imex_dra.api.meta import AnnotatedMeta, Condition
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import ChannelState, MemberState, NVLinkPartition
-from imex_dra.api.partitionreasons import channel_limit, no_channel_assigned, not_a_member
+from imex_dra.api.partitionreasons import channel_limit, channels_exhausted, no_channel_assigned, not_a_member
 from imex_dra.base.errors import Rejected
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.node.claim import ChannelRequest
@@ -343,12 +343,26 @@ def test_the_controllers_cause_is_given_only_if_it_explains_the_missing_channel(
     condition = Condition("ChannelAssigned", status, reason, "2026-01-01T00:00:00Z", message)
     known = structs.replace(domain(), status=ComputeDomainStatus(conditions=(condition,)))
     missing = no_channel_assigned(domain="team/job", partition=PARTITION)
-    explained = with_controllers_cause(missing, known, PARTITION)
+    explained = with_controllers_cause(missing, known, "n1", PARTITION)
     assert (explained.message() == message) is used
     assert (explained == missing) is not used
     other = not_a_member(node="n1", partition=PARTITION)
-    assert with_controllers_cause(other, known, PARTITION) == other
-    assert with_controllers_cause(missing, None, PARTITION) == missing
+    assert with_controllers_cause(other, known, "n1", PARTITION) == other
+    assert with_controllers_cause(missing, None, "n1", PARTITION) == missing
+
+
+def test_a_computedomain_in_two_partitions_has_a_cause_for_each() -> None:
+    here, there = (channels_exhausted(partition=name, count=7) for name in (PARTITION, OTHER_PARTITION))
+    joined = f"{there.message()}; {here.message()}"
+    condition = Condition("ChannelAssigned", "False", here.reason, "2026-01-01T00:00:00Z", joined)
+    entry = DomainNode("n1", "", PARTITION, reason=here.reason, message=here.message())
+    missing = no_channel_assigned(domain="team/job", partition=PARTITION)
+    listing_n1 = ComputeDomainStatus(conditions=(condition,), nodes=(entry,))
+    known = structs.replace(domain(), status=listing_n1)
+    assert with_controllers_cause(missing, known, "n1", PARTITION).message() == here.message()
+    # Without the entry, it is better to give no cause than that of another partition.
+    omitted = structs.replace(domain(), status=ComputeDomainStatus(conditions=(condition,)))
+    assert with_controllers_cause(missing, omitted, "n1", PARTITION) == missing
 
 
 def listing(*nodes: str, omitted: int = 0, clique: str = PARTITION) -> ComputeDomain:

@@ -50,6 +50,9 @@ from imex_dra.node.claim import ChannelRequest
 
 NO_CHANNEL = -1
 
+_CHANNEL_CAUSES = {Reason.CHANNELS_EXHAUSTED, Reason.CHANNEL_LIMIT, Reason.ASSIGNMENT_BLOCKED}
+"""Why the controller assigns no channel."""
+
 MAX_CLAIMS = 16
 """Default of `imex node --max-claims`. Each claim needs a device of the ResourceSlice, which can have 128."""
 
@@ -242,18 +245,25 @@ def find_domain(request: ChannelRequest, domains: list[ComputeDomain]) -> Comput
 
 
 def with_controllers_cause(
-    explanation: Explanation, domain: ComputeDomain | None, partition: PartitionId
+    explanation: Explanation, domain: ComputeDomain | None, node: str, partition: PartitionId
 ) -> Explanation:
-    """Replaces "no channel yet" by the cause in the condition ChannelAssigned, if it concerns this partition: only
-    the controller knows why it assigns none.
+    """Replaces "no channel yet" by the cause in the status of the ComputeDomain, if it concerns this partition:
+    only the controller knows why it assigns none.
     """
-    condition = find_condition(domain.status.conditions, CHANNEL_ASSIGNED) if domain else None
-    if explanation.reason is not Reason.NO_CHANNEL_ASSIGNED or condition is None or condition.status != "False":
+    if explanation.reason is not Reason.NO_CHANNEL_ASSIGNED or domain is None:
         return explanation
-    if condition.reason == Reason.NO_CHANNEL_ASSIGNED or partition not in condition.message:
-        return explanation
-    cause, _, next_step = condition.message.partition("; ")
-    return Explanation(explanation.reason, cause, next_step)
+    # The condition joins the causes of all partitions, so what it says of the node itself comes first. A status
+    # with very many nodes does not list all of them.
+    entries = (entry for entry in domain.status.nodes if (entry.name, entry.clique_id) == (node, partition))
+    condition = find_condition(domain.status.conditions, CHANNEL_ASSIGNED)
+    found = [entry.message for entry in entries if entry.reason in _CHANNEL_CAUSES]
+    if condition is not None and condition.status == "False" and condition.reason in _CHANNEL_CAUSES:
+        found.append(condition.message)
+    for message in found:
+        cause, _, next_step = message.partition("; ")
+        if partition in cause:
+            return Explanation(explanation.reason, cause, next_step)
+    return explanation
 
 
 def _membership_obstacle(snapshot: Snapshot) -> Obstacle:

@@ -186,7 +186,9 @@ class ClaimPreparer:
             domain_watch.check()
             if not changed.is_set() and not watched.is_set():
                 latest = _latest(domain, domain_watch)
-                explanation = with_controllers_cause(verdict.explanation, latest, snapshot.partition_id)
+                explanation = with_controllers_cause(
+                    verdict.explanation, latest, snapshot.node, snapshot.partition_id
+                )
                 raise NotYet(explanation.message(waited=deadline.elapsed()))
 
     async def _find_domain(self, request: ChannelRequest, deadline: PrepareDeadline) -> ComputeDomain:

@@ -43,10 +43,12 @@ class SimulatedHardware:
         self.major = 500
         self.broken = ""
         self.moves = 0
+        self.moved_at = 0.0
 
     def move(self, partition: PartitionId) -> None:
         self.partition = partition
         self.moves += 1
+        self.moved_at = asyncio.get_running_loop().time()
 
     async def read(self) -> Reading:
         if self.broken:

@@ -1,43 +1,30 @@
 """Every refused prepare names a cause that was real while it was decided.
 
-The judge knows the world: links, disks, hardware, daemons, and every version of every object. It does not repeat
-the driver's decision; it reads the sentence that a user would read, and asks whether what it says was true at some
-time during the call, or as long before it as the node may not have known better. A sentence that it does not know
-is a violation, too.
+The check knows links, disks, hardware, daemons, and every version of every object (`facts`). It does not repeat
+the driver's decision: it reads the sentence that a user would read, and looks whether it was true at some time
+during the call, or as long before it as the node could not know better. A sentence that it does not know is a
+violation, too.
 """
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from imex_sandbox.embedded.kinds import Kind
 from imex_sandbox.embedded.statuses import Json
-from imex_sandbox.embedded.storage import Change, Key
+from imex_sandbox.embedded.storage import Key
 from imex_sandbox.simulation.cluster import SimulatedCluster
-from imex_sandbox.simulation.imex import Ctl
+from imex_sandbox.simulation.facts import KEPT, Facts
 from imex_sandbox.simulation.invariants import Violation, read_checkpoint
 from imex_sandbox.simulation.kinds import CLAIMS, DOMAINS, PARTITIONS
 from imex_sandbox.simulation.kubelet import Refusal
 from imex_sandbox.simulation.node import SimulatedNode
 
-_KEPT = 1200.0
-"""Seconds for which former versions of objects are kept."""
 _SLACK = 30.0
 """Seconds after which a node without any fault knows of a change."""
 _UNINFORMED = 900.0
 """The same for a node whose watches have lagged or ended, or whose program has hung or was started lately."""
 _HARDWARE = 90.0
 """Seconds between two readings of the hardware."""
-
-
-class Version(NamedTuple):
-    until: float
-    """When it was replaced."""
-    kind: Kind
-    key: Key
-    document: Json | None
-    """None: the object did not exist."""
 
 
 class _Case(NamedTuple):
@@ -49,13 +36,9 @@ class _Case(NamedTuple):
 
 
 class Refusals:
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedCluster, facts: Facts) -> None:
         self._cluster = cluster
-        self._versions: deque[Version] = deque()
-        self._last: dict[tuple[str, str], float] = {}
-        """When a fact about a node was last true, by its name and that of the node."""
-        self._first: dict[tuple[str, str], float] = {}
-        """Since when it has been true."""
+        self._facts = facts
         self._sentences: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
             (r"cannot reach the API server", self._api_failed),
             (r"cannot write what it has prepared", self._disk_failed),
@@ -68,8 +51,11 @@ class Refusals:
             ),
             (r"ComputeDomain \S+ has no channel in NVLink partition (\S+) yet", self._unassigned),
             (r"NVLink partition (\S+) has no free channel", self._exhausted),
-            (r"NVLink partition (\S+) assigns no channel .*\(missing: ([^)]*)\)", self._reports_missing),
-            (r"NVLink partition (\S+) assigns no channel .*: ([^;:]*); check that", self._lists_outdated),
+            (r"NVLink partition (\S+) assigns no channel [^;]*\(missing: ([^)]*)\)", self._reports_missing),
+            (
+                r"NVLink partition (\S+) assigns no channel [^;]* apply the current member list",
+                self._lists_outdated,
+            ),
             (r"is not a member of NVLink partition (\S+)", self._no_member),
             (r"has not received NVLinkPartition (\S+) from the API server", self._not_received),
             (r"is suspended in NVLink partition (\S+):", self._suspended),
@@ -85,55 +71,13 @@ class Refusals:
             (r"is not connected to other nodes with claims: ([^;]*)", self._peers_missing),
             (r"its status does not list node", self._not_listed),
         )
-        cluster.storage.subscribe(self._on_change)
-
-    def _on_change(self, change: Change) -> None:
-        if change.kind not in (PARTITIONS, DOMAINS, CLAIMS):
-            return
-        now = self._cluster.loop.time()
-        self._versions.append(Version(now, change.kind, change.key, change.old.document if change.old else None))
-        while self._versions and self._versions[0].until < now - _KEPT:
-            self._versions.popleft()
-
-    # What is true of a node, noted before and after every fault
-
-    def observe(self) -> None:
-        for node in self._cluster.nodes.values():
-            self._note("api", node.name, self._has_api_trouble(node))
-            self._note("cut", node.name, node.is_cut or self._cluster.server.is_down)
-            self._note("disk", node.name, node.disk.is_full or node.disk.errors > 0)
-            self._note("fabric", node.name, bool(node.hardware.broken))
-            self._note("ctl", node.name, self._has_ctl_trouble(node))
-            self._note("uninformed", node.name, self._is_uninformed(node))
-
-    def _note(self, fact: str, node: str, is_true: bool) -> None:
-        now, key = self._cluster.loop.time(), (fact, node)
-        if is_true:
-            self._last[key] = now
-            self._first.setdefault(key, now)
-        else:
-            self._first.pop(key, None)
-
-    def _has_api_trouble(self, node: SimulatedNode) -> bool:
-        links = [program.link for program in node.running()]
-        return any(link.is_cut or link.failures or link.stragglers or link.latency > 1.0 for link in links)
-
-    def _has_ctl_trouble(self, node: SimulatedNode) -> bool:
-        daemon = self._cluster.fabric.daemons.get(node.name)
-        return node.ctl_delay > 1.0 or (daemon is not None and daemon.ctl is not Ctl.WORKS)
-
-    def _is_uninformed(self, node: SimulatedNode) -> bool:
-        lagging = any(program.hangs or program.link.watch_lag for program in node.programs)
-        return lagging or self._has_api_trouble(node)
 
     def _was(self, fact: str, case: _Case, extra: float = 0.0) -> bool:
-        return self._last.get((fact, case.node.name), -1.0) >= case.since - extra
-
-    # The judgment
+        return self._facts.was(fact, case.node.name, case.since - extra)
 
     def check(self, refusal: Refusal) -> None:
         """Raises Violation."""
-        self.observe()
+        self._facts.observe()
         sentence = refusal.error
         for pattern, is_true in self._sentences:
             words = re.search(pattern, sentence)
@@ -148,39 +92,36 @@ class Refusals:
 
     def _check_obvious_causes(self, refusal: Refusal) -> None:
         """What has prevented every prepare for the whole call must be what the sentence says."""
-        cut_since = self._first.get(("cut", refusal.node))
         told = ("cannot reach the API server", "cannot write what it has prepared")
-        if cut_since is not None and cut_since < refusal.began and not any(one in refusal.error for one in told):
+        is_cut = self._facts.has_been("cut", refusal.node, refusal.began)
+        if is_cut and not any(one in refusal.error for one in told):
             cause = f"{refusal.node} was cut off from the API during the whole call: {refusal.error}"
             raise Violation("wrong reason", cause)
 
     def _horizon(self, refusal: Refusal) -> float:
         node = self._cluster.nodes[refusal.node]
         started = max((program.started_at for program in node.running()), default=0.0)
-        uninformed = max(self._last.get(("uninformed", node.name), -_KEPT), started)
+        uninformed = max(self._facts.last("uninformed", node.name), started)
         recent = uninformed > refusal.began - _UNINFORMED / 2
         return refusal.began - (_UNINFORMED if recent else _SLACK)
 
-    def _documents(self, kind: Kind, key: Key, case: _Case) -> Iterator[Json | None]:
-        """Every version that the object had since the horizon."""
-        now = self._cluster.storage.get(kind, key)
-        yield now.document if now else None
-        for version in self._versions:
-            if version.until >= case.since and (version.kind, version.key) == (kind, key):
-                yield version.document
-
     def _statuses(self, case: _Case) -> Iterator[Json]:
-        """Of the partition that the sentence names first."""
-        for document in self._documents(PARTITIONS, Key("", case.words[1].rstrip(":;,")), case):
+        """Of the partition that the sentence names first. It must be that of the node."""
+        hardware = case.node.hardware
+        if hardware.partition != case.words[1].rstrip(":;,") and hardware.moved_at < case.since:
+            return
+        for document in self._facts.documents(PARTITIONS, Key("", case.words[1].rstrip(":;,")), case.since):
             yield (document or {}).get("status", {})
 
     # What each sentence says
 
     def _api_failed(self, case: _Case) -> bool:
-        return self._was("api", case)
+        """During the call. A program that hangs does not see the answers either."""
+        name, began = case.node.name, case.refusal.began
+        return self._facts.was("api", name, began) or self._facts.was("hang", name, began)
 
     def _disk_failed(self, case: _Case) -> bool:
-        return self._was("disk", case)
+        return self._facts.was("disk", case.node.name, case.refusal.began)
 
     def _fabric_broken(self, case: _Case) -> bool:
         return self._was("fabric", case, _HARDWARE)
@@ -196,7 +137,7 @@ class Refusals:
 
     def _other_index(self, case: _Case) -> bool:
         name, running = case.words[2], int(case.words[1])
-        documents = self._documents(PARTITIONS, Key("", name), case)
+        documents = self._facts.documents(PARTITIONS, Key("", name), case.since)
         indexes = {
             m["index"]
             for d in documents
@@ -238,7 +179,7 @@ class Refusals:
         return any(members.get(case.node.name, "Leaving") == "Leaving" for members in self._members(case))
 
     def _not_received(self, case: _Case) -> bool:
-        versions = self._documents(PARTITIONS, Key("", case.words[1]), case)
+        versions = self._facts.documents(PARTITIONS, Key("", case.words[1]), case.since)
         return self._was("uninformed", case) or self._program_started(case) or None in list(versions)
 
     def _suspended(self, case: _Case) -> bool:
@@ -248,7 +189,7 @@ class Refusals:
         return any(claim["partition"] != case.words[1] for claim in self._prepared(case)) or self._no_member(case)
 
     def _outdated(self, case: _Case) -> bool:
-        return self._cluster.tampered_at.get(case.words[1], -_KEPT) >= case.since - _UNINFORMED
+        return self._cluster.tampered_at.get(case.words[1], -KEPT) >= case.since - _UNINFORMED
 
     def _claim_gone(self, case: _Case) -> bool:
         for _, stored in self._cluster.storage.all(CLAIMS):
@@ -272,7 +213,8 @@ class Refusals:
 
     def _prepared(self, case: _Case) -> list[Json]:
         path = case.node.checkpoint
-        return list(((read_checkpoint(path.read_bytes()) if path.exists() else None) or {}).values())
+        claims = read_checkpoint(path.read_bytes()) if path.exists() else None
+        return list((claims or {}).values())
 
     def _peers_missing(self, case: _Case) -> bool:
         fabric, now = self._cluster.fabric, self._cluster.loop.time()
@@ -289,5 +231,5 @@ class Refusals:
         ]
         return not keys or any(
             case.node.name not in {node["name"] for node in (d or {}).get("status", {}).get("nodes", ())}
-            for d in self._documents(DOMAINS, keys[0], case)
+            for d in self._facts.documents(DOMAINS, keys[0], case.since)
         )

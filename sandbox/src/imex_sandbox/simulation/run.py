@@ -16,6 +16,7 @@ import structlog
 from imex_dra.controller import epochs
 from imex_dra.kube.backoff import use_generator
 from imex_sandbox.simulation.cluster import Shape, SimulatedCluster
+from imex_sandbox.simulation.facts import Facts
 from imex_sandbox.simulation.invariants import Invariants, Violation
 from imex_sandbox.simulation.kubelet import Refusal
 from imex_sandbox.simulation.loop import Livelock, VirtualLoop
@@ -109,7 +110,8 @@ class Run:
                 self._fail(violation.name, str(violation))
                 failed.set()
 
-        refusals = Refusals(cluster)
+        facts = Facts(cluster)
+        refusals = Refusals(cluster, facts)
 
         def judge(refusal: Refusal) -> None:
             try:
@@ -122,7 +124,7 @@ class Run:
             kubelet.on_refusal = judge
         cluster.on_step = check
         running = asyncio.create_task(cluster.run())
-        story = asyncio.create_task(self._run_story(cluster, refusals))
+        story = asyncio.create_task(self._run_story(cluster, facts))
         failure = asyncio.create_task(failed.wait())
         await asyncio.wait({running, story, failure}, return_when=asyncio.FIRST_COMPLETED)
         for task in (story, running):
@@ -136,9 +138,9 @@ class Run:
         cluster.stop()
         await _end_everything()
 
-    async def _run_story(self, cluster: SimulatedCluster, refusals: Refusals) -> None:
+    async def _run_story(self, cluster: SimulatedCluster, facts: Facts) -> None:
         loop, story = asyncio.get_running_loop(), self._story
-        workload = Workload(cluster, self._seed, refusals.observe)
+        workload = Workload(cluster, self._seed, facts.observe)
         pause = story.pause or random.Random(f"{self._seed}/pause").choice(_MEAN_PAUSES)
         for step in plan_steps(self._seed, _WARM_UP, story.duration, pause):
             if not _included(step.number, story.only):
