@@ -69,6 +69,7 @@ mutate: env ## break safety conditions of the driver one at a time; the simulati
 
 kube: env ## build the real Kubernetes that the tests run against (about ten minutes, once)
 	@python -m imex_sandbox.kubernetes.build
+	@python -m imex_sandbox.kubernetes.runc
 
 test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
 	@pytest -n 2 -m "kube or node" $(ARGS)

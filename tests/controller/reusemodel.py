@@ -7,7 +7,7 @@ machine, prepares that commit late or never, processes and daemons, nodes that a
 from each other, and time.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,8 +86,14 @@ class NoDevices:
     async def read(self) -> Reading:
         raise AssertionError("the model does not read hardware")
 
-    def container_edits(self, channel: int) -> ContainerEdits:
+    def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
         return ContainerEdits()
+
+    def remove_devices(self, claim_uid: str) -> None:
+        pass
+
+    def claims_with_devices(self) -> set[str]:
+        return set()
 
 
 class Process(NamedTuple):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from imex_dra.base.errors import Misconfigured
-from imex_dra.cdi.spec import DeviceNode
-from imex_dra.hardware.host import channel_device_node, channel_major, read_kernel
+from imex_dra.hardware.host import channel_major, read_kernel
 from imex_dra.hardware.report import KernelInfo
 from tests.nvml.stub import BOOT_ID, StubGpu, StubHost
 
@@ -65,16 +64,8 @@ def test_a_missing_proc_devices_is_an_error_that_names_the_file(tmp_path: Path) 
         channel_major(tmp_path / "devices")
 
 
-def test_a_channel_is_a_character_device_that_non_root_containers_can_write() -> None:
-    assert channel_device_node(238, 7) == DeviceNode(
-        "/dev/nvidia-caps-imex-channels/channel7", 238, 7, "c", file_mode=0o666, permissions="rw"
-    )
-
-
 def test_the_kernel_files_of_a_healthy_node_are_read(host: StubHost) -> None:
-    assert read_kernel(host.root) == KernelInfo(
-        pci_gpus=4, channel_major=234, channel_count=2048, imex_mgmt_capability=True, boot_id=BOOT_ID
-    )
+    assert read_kernel(host.root) == KernelInfo(pci_gpus=4, channel_major=234, channel_count=2048, boot_id=BOOT_ID)
 
 
 def test_an_empty_root_yields_no_values(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Kills a process before each of the system calls by which `PreparedClaims` changes the disk.
 
-    python -m tests.node.crash_points <scenario> <directory>
+    python -m tests.node.crash_points <scenario> <directory> [device-nodes]
 
 For N = 0, 1, ... a child process sets up a node's disk in `<directory>/N`, runs the scenario's operation and is
 killed right before its N-th such call. The first child that completes its operation is the last one. Prints how
@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from tests.node.disk import NodeDisk, prepared_claim
 from tests.node.snapshots import PARTITION
 
-CALLS = [(os, name) for name in ("open", "close", "fchmod", "chmod", "rename", "unlink", "mkdir", "fdopen")] + [
-    (fcntl, "flock")
-]
+_OS_CALLS = ("open", "close", "fchmod", "chmod", "rename", "unlink", "mkdir", "rmdir", "mknod", "fdopen")
+CALLS = [*((os, name) for name in _OS_CALLS), (fcntl, "flock")]
 
 
 class Scenario(NamedTuple):
@@ -65,6 +64,7 @@ def with_entry_without_spec(disk: NodeDisk) -> None:
 
 def with_orphans(disk: NodeDisk) -> None:
     with_both_claims(disk)
+    disk.prepared_claims().hardware.container_edits("orphan", [5])
     disk.spec_path("orphan").write_text("{}")
     (disk.cdi / ".imex-dra.io-channel_c1.json.x7_gk2aa").write_text("{")
 
@@ -109,10 +109,10 @@ def kill_before_call(fatal: int) -> None:
         setattr(module, name, counted(getattr(module, name)))
 
 
-def completes(scenario: Scenario, fatal: int, directory: Path) -> bool:
+def completes(scenario: Scenario, fatal: int, directory: Path, *, device_nodes: bool) -> bool:
     child = os.fork()
     if child == 0:
-        disk = NodeDisk(directory / str(fatal))
+        disk = NodeDisk(directory / str(fatal), device_nodes=device_nodes)
         scenario.set_up(disk)
         kill_before_call(fatal)
         scenario.operation(disk)
@@ -124,8 +124,13 @@ def completes(scenario: Scenario, fatal: int, directory: Path) -> bool:
     return code == 0
 
 
-def main(scenario: str, directory: str) -> None:
-    killed = next(fatal for fatal in count() if completes(SCENARIOS[scenario], fatal, Path(directory)))
+def main(scenario: str, directory: str, *options: str) -> None:
+    device_nodes = "device-nodes" in options
+    killed = next(
+        fatal
+        for fatal in count()
+        if completes(SCENARIOS[scenario], fatal, Path(directory), device_nodes=device_nodes)
+    )
     print(killed)  # noqa: T201
 
 

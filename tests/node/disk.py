@@ -1,5 +1,6 @@
 """A node's disk: its simulated hardware, its checkpoint and its CDI directory."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 from msgspec import structs
 
 from imex_dra.cdi.directory import Directory
+from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.node.checkpoint import Checkpoint, CheckpointFile, PreparedClaim
 from imex_dra.node.prepared import PreparedClaims
 from imex_sandbox.noderoot import NodeRoot
@@ -40,16 +42,20 @@ def prepared_claim(
 
 
 class NodeDisk:
-    def __init__(self, path: Path) -> None:
+    """`device_nodes`: the host has device nodes of channels, as a node with NVIDIA hardware; needs CAP_MKNOD."""
+
+    def __init__(self, path: Path, *, device_nodes: bool = False) -> None:
+        self.hardware: type[NvmlHardware | SimulatedHardware] = NvmlHardware if device_nodes else SimulatedHardware
         self.root = NodeRoot(path / "root")
         self.cdi = path / "cdi"
         self.checkpoint = path / "plugin" / "imex-dra.json"
         if not self.root.path.exists():
             self.root.make(HardwareFile(), address="10.0.0.1")
+            (self.root.path / "dev").mkdir(exist_ok=True)
 
     def prepared_claims(self) -> PreparedClaims:
         """A new instance, as after a restart."""
-        hardware = SimulatedHardware(self.root.path)
+        hardware = self.hardware(self.root.path)
         return PreparedClaims(NODE, CheckpointFile(self.checkpoint), Directory(self.cdi), hardware)
 
     def add(self, claim: PreparedClaim, *, unprepare_sequence: int = 0, epoch: int = 1000) -> None:
@@ -89,6 +95,12 @@ class NodeDisk:
             nodes = device["containerEdits"].get("deviceNodes", [{"minor": -1}])
             found[device["name"]] = nodes[0]["minor"]
         return found
+
+    def host_devices(self) -> dict[str, tuple[int, int]]:
+        """Major and minor of the device nodes on the host, by claim UID and name; (0, 0) for other files."""
+        claims = self.root.path / "dev/imex-dra/claims"
+        numbers = {str(path.relative_to(claims)): path.lstat().st_rdev for path in claims.glob("*/*")}
+        return {name: (os.major(number), os.minor(number)) for name, number in numbers.items()}
 
     def files(self) -> set[str]:
         """All files in the CDI and checkpoint directories, including hidden ones."""

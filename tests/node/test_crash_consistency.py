@@ -15,10 +15,13 @@ OTHER = {"other": 1}
 BOTH = {"other": 1, "c1": 7}
 
 
-def disks_after_restart(scenario: str, directory: Path, *, at_least: int) -> list[NodeDisk]:
+def disks_after_restart(
+    scenario: str, directory: Path, *, at_least: int, device_nodes: bool = False
+) -> list[NodeDisk]:
     """One disk for every call at which the program was killed, and one for the program that completed."""
+    options = ["device-nodes"] if device_nodes else []
     done = subprocess.run(
-        [sys.executable, "-m", "tests.node.crash_points", scenario, str(directory)],
+        [sys.executable, "-m", "tests.node.crash_points", scenario, str(directory), *options],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,7 +31,7 @@ def disks_after_restart(scenario: str, directory: Path, *, at_least: int) -> lis
     assert done.returncode == 0, done.stderr
     killed = int(done.stdout.splitlines()[-1])
     assert killed >= at_least, "fewer calls than the operation must make: crash_points.CALLS is incomplete"
-    disks = [NodeDisk(directory / str(number)) for number in range(killed + 1)]
+    disks = [NodeDisk(directory / str(number), device_nodes=device_nodes) for number in range(killed + 1)]
     for disk in disks:
         disk.prepared_claims().remove_orphans()
         assert_nothing_leaked(disk)
@@ -39,6 +42,7 @@ def assert_nothing_leaked(disk: NodeDisk) -> None:
     specs = {disk.spec_path(uid).name for uid in disk.spec_channels()}
     assert disk.files() <= {"imex-dra.json", "imex-dra.lock", "imex-dra.unreadable"} | specs
     assert disk.spec_channels().keys() <= disk.held_channels().keys(), "a spec without a checkpoint entry"
+    assert disk.prepared_claims().hardware.claims_with_devices() <= disk.held_channels().keys(), "leaked devices"
 
 
 def assert_held(disk: NodeDisk, expected: dict[str, int]) -> None:

@@ -15,6 +15,8 @@ BOOT_ID = "1c6b7ee8-45f8-4b26-9c0b-9c3d7a1b6f4e"
 HEALTHY = 0x51AA
 """Every field reported, and every one good: a partition is assigned and the fabric manager is connected."""
 
+CAPABILITY = "DeviceFileMinor: 3\nDeviceFileMode: 256\nDeviceFileModify: 1\n"
+
 NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
 
 
@@ -49,10 +51,12 @@ class StubHost:
         if library is not None:
             shutil.copy(library, self._script.parent)
         self.write(
-            "proc/devices", "Character devices:\n  1 mem\n234 nvidia-caps-imex-channels\n\nBlock devices:\n"
+            "proc/devices",
+            "Character devices:\n  1 mem\n233 nvidia-caps\n234 nvidia-caps-imex-channels\n\nBlock devices:\n",
         )
         self.write("proc/driver/nvidia/params", "ResmanDebugLevel: 4294967295\nImexChannelCount: 2048\n")
-        self.write("proc/driver/nvidia/capabilities/fabric-imex-mgmt", "DeviceFileMinor: 3\n")
+        self.write("proc/driver/nvidia/capabilities/fabric-imex-mgmt", CAPABILITY)
+        (root / "dev").mkdir()
         self.write("proc/sys/kernel/random/boot_id", f"{BOOT_ID}\n")
         self.gpus(StubGpu(), StubGpu(), StubGpu(), StubGpu())
 

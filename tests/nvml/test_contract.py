@@ -11,10 +11,12 @@ from msgspec import structs
 
 from imex_dra.api.nvlinknode import Fabric, FabricState, Isolation, IsolationState
 from imex_dra.base.errors import Misconfigured
+from imex_dra.cdi.spec import ContainerEdits
 from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import HardwareFile, SimulatedHardware
+from tests.devicenodes import description, require_mknod
 from tests.nvml.stub import BOOT_ID, CLUSTER_UUID, IN_PROGRESS, NOT_SUPPORTED, VERSION, StubGpu, StubHost
 
 STATES = list(FabricState)
@@ -172,28 +174,55 @@ async def test_isolation_is_enforced_until_another_component_gives_out_channels(
     assert isolation.reason
 
 
+def edits(machine: Machine, *channels: int) -> ContainerEdits:
+    require_mknod(machine.root / "dev")
+    return machine.hardware.container_edits("c1", channels)
+
+
 def test_a_container_gets_the_channel_as_a_world_writable_device(machine: Machine) -> None:
-    (node,) = machine.hardware.container_edits(5).device_nodes
+    found = edits(machine, 5)
+    (node,) = found.device_nodes
     assert (node.type, node.major, node.minor) == ("c", 234, 5)
-    assert node.path == "/dev/nvidia-caps-imex-channels/channel5"
     assert (node.file_mode, node.permissions) == (0o666, "rw")
+    paths = {node.path, *(mount.container_path for mount in found.mounts)}
+    assert "/dev/nvidia-caps-imex-channels/channel5" in paths
+
+
+def test_a_claim_of_several_channels_gets_all_of_them(machine: Machine) -> None:
+    assert [node.minor for node in edits(machine, 5, 0, 1).device_nodes] == [5, 0, 1]
 
 
 def test_the_major_is_read_again_for_each_claim(machine: Machine) -> None:
     (machine.root / "proc/devices").write_text("Character devices:\n511 nvidia-caps-imex-channels\n")
-    (node,) = machine.hardware.container_edits(5).device_nodes
+    (node,) = edits(machine, 5).device_nodes
     assert node.major == 511
+
+
+def test_devices_of_a_claim_are_removed(machine: Machine) -> None:
+    edits(machine, 5)
+    machine.hardware.remove_devices("c1")
+    machine.hardware.remove_devices("never prepared")
+    assert machine.hardware.claims_with_devices() == set()
+
+
+async def test_our_own_device_nodes_keep_isolation(machine: Machine) -> None:
+    machine.set_fabric(FabricState.OK)
+    edits(machine, 5)
+    assert (await machine.hardware.read()).isolation == Isolation(IsolationState.ENFORCED)
 
 
 def test_a_driver_without_channels_is_an_error_that_names_the_cause(machine: Machine) -> None:
     (machine.root / "proc/devices").write_text("Character devices:\n  1 mem\n")
     with pytest.raises(Misconfigured, match="has no nvidia-caps-imex-channels"):
-        machine.hardware.container_edits(5)
+        machine.hardware.container_edits("c1", [5])
 
 
-def test_nvml_hardware_adds_only_the_device_node(host: StubHost) -> None:
-    edits = NvmlHardware(host.root).container_edits(3)
-    assert (edits.env, edits.mounts) == ((), ())
+def test_nvml_hardware_mounts_the_node_that_it_has_created_on_the_host(host: StubHost) -> None:
+    require_mknod(host.root / "dev")
+    hardware = NvmlHardware(host.root)
+    (mount,) = hardware.container_edits("c1", [3]).mounts
+    assert description(host.root / mount.host_path.lstrip("/")) == (234, 3, 0o666)
+    assert hardware.claims_with_devices() == {"c1"}
 
 
 async def test_a_simulated_fabric_that_is_ok_without_a_partition_is_broken(tmp_path: Path) -> None:

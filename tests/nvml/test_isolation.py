@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from imex_dra.api.nvlinknode import Isolation, IsolationState
+from imex_dra.cdi.spec import Device, Spec
+from imex_dra.hardware.channelnodes import ChannelNodes
 from imex_dra.hardware.isolation import detect_isolation
+from tests.devicenodes import require_mknod
 
 ENFORCED = Isolation(IsolationState.ENFORCED)
 
@@ -139,6 +142,15 @@ def test_a_world_writable_channel_on_the_host_opens_the_node(tmp_path: Path) -> 
     assert reason(tmp_path) == (
         "/dev/nvidia-caps-imex-channels/channel7 exists on the host and is world-writable: remove it"
     )
+
+
+def test_device_nodes_of_prepared_claims_keep_isolation(tmp_path: Path) -> None:
+    require_mknod(tmp_path / "dev")
+    edits = ChannelNodes(tmp_path).create("c1", 234, [7])
+    spec = Spec("0.6.0", "imex-dra.io/channel", (Device("c1", edits),))
+    write(tmp_path, "var/run/cdi/imex-dra.io-channel_c1.json", spec.encode().decode())
+    assert (tmp_path / "dev/imex-dra/claims/c1/channel7").stat().st_mode & 0o002, "world-writable, but unreachable"
+    assert detect_isolation(tmp_path) == ENFORCED
 
 
 def test_channel_0_on_the_host_keeps_isolation_because_it_is_never_assigned(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from imex_dra.api.nvlinknode import FabricState
+from imex_dra.api.nvlinknode import Fabric, FabricState
 from imex_dra.hardware.nvml import NvmlHardware, find_library, parse_probe_output
 from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import NvmlUnavailable
 from imex_sandbox.racks import layout, of_racks
+from tests.devicenodes import description, require_mknod
 from tests.nvml.stub import (
     CLUSTER_UUID,
     COMPLETED,
@@ -233,11 +234,23 @@ async def test_a_fabric_without_channels_is_broken(host: StubHost, file: str, co
     assert reason in reading.fabric.reason
 
 
-async def test_a_missing_management_capability_is_reported(host: StubHost) -> None:
+async def test_a_missing_management_capability_is_reported_and_the_fabric_stays_ok(host: StubHost) -> None:
     shutil.rmtree(host.root / "proc/driver/nvidia/capabilities")
-    fabric = (await read(host)).fabric
-    assert fabric.state is OK
-    assert "fabric-imex-mgmt" in fabric.reason
+    reading = await read(host)
+    assert reading.fabric == Fabric(OK)
+    assert "fabric-imex-mgmt" in reading.imex_problem
+
+
+async def test_a_reading_creates_the_node_of_the_management_capability(host: StubHost) -> None:
+    require_mknod(host.root / "dev")
+    assert (await read(host)).imex_problem == ""
+    assert description(host.root / "dev/nvidia-caps/nvidia-cap3") == (233, 3, 0o400)
+
+
+async def test_a_node_without_a_fabric_needs_no_management_capability(host: StubHost) -> None:
+    host.gpus(StubGpu(NOT_SUPPORTED))
+    shutil.rmtree(host.root / "proc/driver/nvidia/capabilities")
+    assert (await read(host)).imex_problem == ""
 
 
 async def test_nvml_and_a_simulated_node_report_the_same_for_the_same_hardware(host: StubHost) -> None:

@@ -24,7 +24,7 @@ from imex_dra.hardware.verdict import NvmlFabricState, evaluate
 from tests.nvml.stub import BOOT_ID, CLUSTER_UUID, HEALTHY, VERSION, ZERO_UUID
 
 FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
-KERNEL = KernelInfo(4, 234, 2048, imex_mgmt_capability=True, boot_id=BOOT_ID)
+KERNEL = KernelInfo(4, 234, 2048, boot_id=BOOT_ID)
 
 words = st.text(st.characters(codec="ascii", categories=["L"]), min_size=1, max_size=8)
 failed_calls = st.builds(
@@ -82,7 +82,6 @@ def whole_reports(draw: st.DrawFn) -> Report:
         pci_gpus=st.none() | st.integers(0, 5) | st.just(listed),
         channel_major=st.none() | st.just(234),
         channel_count=st.sampled_from([None, 0, 2048]),
-        imex_mgmt_capability=st.booleans(),
         boot_id=st.just(BOOT_ID),
     )
     return Report(nvml, draw(st.sampled_from([consistent, consistent]) | kernels))

@@ -70,7 +70,7 @@ async def test_the_fabric_is_broken_if_hardware_json_is_a_directory(root: NodeRo
 
 
 def test_a_container_gets_the_device_the_channel_file_and_the_client_socket(root: NodeRoot) -> None:
-    edits = SimulatedHardware(root.path).container_edits(7)
+    edits = SimulatedHardware(root.path).container_edits("c1", (7,))
     (node,) = edits.device_nodes
     assert (node.major, node.minor, node.path) == (238, 7, "/dev/nvidia-caps-imex-channels/channel7")
     assert {mount.container_path: (mount.host_path, *mount.options) for mount in edits.mounts} == {
@@ -86,16 +86,16 @@ def test_a_container_gets_the_device_the_channel_file_and_the_client_socket(root
 def test_the_channel_file_is_not_replaced(root: NodeRoot) -> None:
     """A process that has it open must still be able to prove that it has the channel."""
     hardware, channel_file = SimulatedHardware(root.path), root.path / "dev/nvidia-caps-imex-channels/channel7"
-    hardware.container_edits(7)
+    hardware.container_edits("c1", (7,))
     inode = channel_file.stat().st_ino
-    hardware.container_edits(7)
+    hardware.container_edits("c1", (7,))
     assert channel_file.stat().st_ino == inode
 
 
 def test_without_the_gpu_driver_there_is_no_channel(root: NodeRoot) -> None:
     (root.path / "proc/devices").write_text("Character devices:\n  1 mem\n")
     with pytest.raises(Misconfigured, match="the GPU driver is not loaded"):
-        SimulatedHardware(root.path).container_edits(7)
+        SimulatedHardware(root.path).container_edits("c1", (7,))
 
 
 def test_a_reboot_empties_run_and_dev_and_keeps_the_disk(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The hardware of a simulated node, read from the node's root directory.
 
 Faults rewrite `hardware.json` atomically, and each read sees the current file. A container gets the channel's
-device node, which cannot be opened without the GPU driver, and two mounts for the soft IMEX daemon:
+device node, which cannot be opened without the GPU driver, and two mounts for the soft IMEX daemon. The host has
+no nodes, because simulated racks may not create any, so a pod with a user namespace does not start. The mounts:
 
 - A regular file that represents the channel. A process proves that it has the channel by passing a file descriptor
   of this file to the soft IMEX daemon.
@@ -10,16 +11,18 @@ device node, which cannot be opened without the GPU driver, and two mounts for t
 """
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
 
-from imex_dra.api.names import PartitionId
+from imex_dra.api.names import PartitionId, channel_path
 from imex_dra.api.nvlinknode import Fabric, FabricState, GpuFabric, Isolation
 from imex_dra.base.errors import Misconfigured
-from imex_dra.cdi.spec import ContainerEdits, Mount
-from imex_dra.hardware.host import channel_device_node, channel_major
+from imex_dra.cdi.spec import ContainerEdits, DeviceNode, Mount
+from imex_dra.hardware.channelnodes import CHANNEL_MODE
+from imex_dra.hardware.host import channel_major
 from imex_dra.hardware.protocol import Reading
 
 CHANNELS = "dev/nvidia-caps-imex-channels"
@@ -60,22 +63,29 @@ class SimulatedHardware:
     async def read(self) -> Reading:
         return await asyncio.to_thread(self._read)
 
-    def container_edits(self, channel: int) -> ContainerEdits:
-        """The device node as on real hardware, and the mounts and the variable for the soft IMEX daemon."""
-        channel_file = self._root / CHANNELS / f"channel{channel}"
+    def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
+        """Device nodes that the runtime creates, and the mounts and the variable for the soft IMEX daemon."""
+        channel_file = self._root / CHANNELS / f"channel{channels[0]}"
         channel_file.parent.mkdir(parents=True, exist_ok=True)
         channel_file.touch()
         channel_file.chmod(0o666)
         clients = self._root / "run/client"
         clients.mkdir(mode=0o755, parents=True, exist_ok=True)
+        major = channel_major(self._root / "proc/devices")
         return ContainerEdits(
             env=(f"{_CLIENT_SOCKET_VARIABLE}={_CLIENT_DIRECTORY}/imex.sock",),
-            device_nodes=(channel_device_node(channel_major(self._root / "proc/devices"), channel),),
+            device_nodes=tuple(_device_node(major, channel) for channel in channels),
             mounts=(
                 Mount(str(channel_file), _CHANNEL_FILE, ("rw", "bind")),
                 Mount(str(clients), _CLIENT_DIRECTORY, ("ro", "bind")),
             ),
         )
+
+    def remove_devices(self, claim_uid: str) -> None:
+        """The channel's file belongs to the soft IMEX daemon."""
+
+    def claims_with_devices(self) -> set[str]:
+        return set()
 
     def _read(self) -> Reading:
         path = self._root / "hardware.json"
@@ -94,6 +104,10 @@ class SimulatedHardware:
             return channel_major(self._root / "proc/devices")
         except Misconfigured:
             return 0
+
+
+def _device_node(major: int, channel: int) -> DeviceNode:
+    return DeviceNode(channel_path(channel), major, channel, "c", file_mode=CHANNEL_MODE, permissions="rw")
 
 
 def to_reading(file: HardwareFile) -> Reading:

@@ -46,6 +46,8 @@ IMEX_DIRECTORY = "/run/imex-dra/imex"
 
 CHANNEL_DEVICE_DIRECTORY = "/dev/nvidia-caps-imex-channels"
 CHANNEL_DEVICE_CLASS = "nvidia-caps-imex-channels"
+HOST_DEVICE_DIRECTORY = "/dev/imex-dra"
+"""On the host: device nodes of prepared claims. See `hardware.channelnodes`."""
 
 CDI_VENDOR = "imex-dra.io"
 CDI_CLASS = "channel"

@@ -137,6 +137,14 @@ def disk_error(*, node: str, cause: str) -> Explanation:
     )
 
 
+def device_node_refused(*, path: str, cause: str) -> Explanation:
+    return Explanation(
+        Reason.DEVICE_NODE_REFUSED,
+        f"imex node may not create the device node of a channel ({path}: {cause})",
+        "run it as root with CAP_MKNOD, and with the host's /dev mounted writable",
+    )
+
+
 # Other drivers and other writers
 
 

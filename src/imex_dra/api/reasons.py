@@ -44,6 +44,7 @@ class Reason(StrEnum):
     DAEMON_NOT_READY = "DaemonNotReady"
     DAEMON_RESTARTED = "DaemonRestarted"
     DISK_ERROR = "DiskError"
+    DEVICE_NODE_REFUSED = "DeviceNodeRefused"
     DRAIN_FIRST = "DrainFirst"
     FABRIC_BROKEN = "FabricBroken"
     FABRIC_PENDING = "FabricPending"

@@ -5,9 +5,8 @@
 
 from pathlib import Path, PurePosixPath
 
-from imex_dra.api.names import CHANNEL_DEVICE_CLASS, channel_path
+from imex_dra.api.names import CHANNEL_DEVICE_CLASS
 from imex_dra.base.errors import Misconfigured
-from imex_dra.cdi.spec import DeviceNode
 from imex_dra.hardware.report import KernelInfo
 
 _NVIDIA_VENDOR = 0x10DE
@@ -15,10 +14,6 @@ _DISPLAY_CLASS = 0x03
 """PCI base class of GPUs, with and without a display. NVSwitches are bridges (0x06)."""
 
 _DRIVER_PARAMS = "proc/driver/nvidia/params"
-_IMEX_MGMT_CAPABILITY = "proc/driver/nvidia/capabilities/fabric-imex-mgmt"
-
-_CHANNEL_MODE = 0o666
-"""Non-root workloads need write access. Isolation comes from which containers get the device node at all."""
 
 _MAX_SYMLINKS = 40
 """The limit of the Linux kernel."""
@@ -28,15 +23,18 @@ def read_kernel(root: Path) -> KernelInfo:
     return KernelInfo(
         pci_gpus=_pci_gpus(root / "sys/bus/pci/devices"),
         channel_major=_channel_major_or_none(root / "proc/devices"),
-        channel_count=_driver_param(read_text(root / _DRIVER_PARAMS), "ImexChannelCount"),
-        imex_mgmt_capability=bool(read_text(root / _IMEX_MGMT_CAPABILITY)),
+        channel_count=driver_param(read_text(root / _DRIVER_PARAMS), "ImexChannelCount"),
         boot_id=read_text(root / "proc/sys/kernel/random/boot_id").strip(),
         driver_version=read_text(root / "sys/module/nvidia/version").strip(),
     )
 
 
 def channel_major(proc_devices: Path) -> int:
-    """The major number of IMEX channel devices. The kernel chooses another one at each load of the driver."""
+    return device_major(proc_devices, CHANNEL_DEVICE_CLASS)
+
+
+def device_major(proc_devices: Path, device_class: str) -> int:
+    """The kernel chooses another one at each load of the driver."""
     try:
         text = proc_devices.read_text()
     except OSError as error:
@@ -44,17 +42,10 @@ def channel_major(proc_devices: Path) -> int:
     character_devices = text.partition("Character devices:")[2].partition("Block devices:")[0]
     for line in character_devices.splitlines():
         major, _, name = line.strip().partition(" ")
-        if name == CHANNEL_DEVICE_CLASS:
+        if name == device_class:
             return int(major)
     raise Misconfigured(
-        f"{proc_devices} has no {CHANNEL_DEVICE_CLASS}: the GPU driver is not loaded, or too old for IMEX channels"
-    )
-
-
-def channel_device_node(major: int, channel: int) -> DeviceNode:
-    """The minor number of a channel device is the channel number."""
-    return DeviceNode(
-        path=channel_path(channel), type="c", major=major, minor=channel, file_mode=_CHANNEL_MODE, permissions="rw"
+        f"{proc_devices} has no {device_class}: the GPU driver is not loaded, or too old for IMEX channels"
     )
 
 
@@ -112,7 +103,8 @@ def _channel_major_or_none(proc_devices: Path) -> int | None:
         return None
 
 
-def _driver_param(params: str, name: str) -> int | None:
+def driver_param(params: str, name: str) -> int | None:
+    """A number in a file of the driver in /proc: lines of the form `name: number`."""
     for line in params.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == name and value.strip().isdecimal():

@@ -8,14 +8,19 @@ import asyncio
 import platform
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
+from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.waiting import wait_or_cancel
 from imex_dra.cdi.spec import ContainerEdits
-from imex_dra.hardware.host import channel_device_node, channel_major, read_kernel, resolve_in_root
+from imex_dra.hardware.capability import ensure_capability_node
+from imex_dra.hardware.channelnodes import ChannelNodes
+from imex_dra.hardware.host import channel_major, read_kernel, resolve_in_root
 from imex_dra.hardware.isolation import detect_isolation
 from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import KernelInfo, NvmlResult, NvmlUnavailable, Report
@@ -48,17 +53,27 @@ class NvmlHardware:
     def __init__(self, root: Path = Path("/"), *, timeout: float = TIMEOUT) -> None:
         self._root = root
         self.timeout = timeout
+        self._nodes = ChannelNodes(root)
         self._hung_probe: asyncio.subprocess.Process | None = None
 
     async def read(self) -> Reading:
         kernel, isolation = await asyncio.to_thread(
             lambda: (read_kernel(self._root), detect_isolation(self._root))
         )
-        return evaluate(Report(await self._query_nvml(kernel), kernel, isolation))
+        reading = evaluate(Report(await self._query_nvml(kernel), kernel, isolation))
+        if reading.fabric.state is not FabricState.OK:
+            return reading
+        # Only where a daemon is to run. A running one does not need the node again, so the fabric stays ok.
+        return structs.replace(reading, imex_problem=await asyncio.to_thread(ensure_capability_node, self._root))
 
-    def container_edits(self, channel: int) -> ContainerEdits:
-        major = channel_major(self._root / "proc/devices")
-        return ContainerEdits(device_nodes=(channel_device_node(major, channel),))
+    def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
+        return self._nodes.create(claim_uid, channel_major(self._root / "proc/devices"), channels)
+
+    def remove_devices(self, claim_uid: str) -> None:
+        self._nodes.remove(claim_uid)
+
+    def claims_with_devices(self) -> set[str]:
+        return self._nodes.claims()
 
     async def _query_nvml(self, kernel: KernelInfo) -> NvmlResult:
         if kernel.pci_gpus == 0:

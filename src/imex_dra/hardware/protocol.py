@@ -1,5 +1,6 @@
 """The interface between `imex node` and the hardware. NVML and the sandbox's simulated node implement it."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -26,6 +27,8 @@ class Reading(Struct, frozen=True):
     gpu_count: int = 0
     """NVIDIA GPUs on the PCI bus; 0 if it cannot be read."""
     gpus: tuple[GpuFabric, ...] = ()
+    imex_problem: str = ""
+    """Why nvidia-imex cannot start on this node, as far as the GPU driver tells, and the next step."""
 
 
 class Hardware(Protocol):
@@ -34,6 +37,16 @@ class Hardware(Protocol):
 
     async def read(self) -> Reading: ...
 
-    def container_edits(self, channel: int) -> ContainerEdits:
-        """The CDI edits that give a container this channel; Misconfigured if the driver has no channels."""
+    def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
+        """The CDI edits that give a container these channels; the first is the claim's own. Creates on the host
+        what they refer to. Misconfigured if the driver has no channels.
+        """
+        ...
+
+    def remove_devices(self, claim_uid: str) -> None:
+        """Removes what `container_edits` created for this claim."""
+        ...
+
+    def claims_with_devices(self) -> set[str]:
+        """UIDs of claims for which `container_edits` created something that must be removed."""
         ...

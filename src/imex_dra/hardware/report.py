@@ -84,8 +84,6 @@ class KernelInfo(Struct, frozen=True):
     pci_gpus: int | None = None
     channel_major: int | None = None
     channel_count: int | None = None
-    imex_mgmt_capability: bool = False
-    """The capability fabric-imex-mgmt, without which the driver gives nvidia-imex no session."""
     boot_id: str = ""
     driver_version: str = ""
     """Of the loaded kernel module; known even when NVML is unavailable."""

@@ -190,9 +190,6 @@ def _require_channels(verdict: FabricVerdict, kernel: KernelInfo) -> FabricVerdi
         return FabricVerdict(
             FabricState.BROKEN, f"the GPU driver is too old for IMEX channels: it has no {CHANNEL_DEVICE_CLASS}"
         )
-    if not kernel.imex_mgmt_capability:
-        missing = "the GPU driver has no fabric-imex-mgmt capability, without which nvidia-imex may not start"
-        return verdict._replace(reason="; ".join(filter(None, (verdict.reason, missing))))
     return verdict
 
 

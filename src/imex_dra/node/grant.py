@@ -278,7 +278,8 @@ def _membership_obstacle(snapshot: Snapshot) -> Obstacle:
 def _daemon_obstacle(snapshot: Snapshot, member: Member) -> Obstacle | None:
     daemon, node, partition = snapshot.daemon, snapshot.node, snapshot.partition_id
     if daemon.state is not ImexState.READY:
-        return Obstacle(daemon_not_ready(node=node, state=daemon.state, problem=daemon.problem))
+        problem = snapshot.reading.imex_problem or daemon.problem
+        return Obstacle(daemon_not_ready(node=node, state=daemon.state, problem=problem))
     if (daemon.partition, daemon.index) != (partition, member.index):
         return Obstacle(index_differs(node=node, partition=partition, running=daemon.index, assigned=member.index))
     return None

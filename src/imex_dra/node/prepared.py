@@ -1,6 +1,7 @@
 """The claims that this node has prepared: the checkpoint and the CDI specs, changed together under one lock.
 
-The CDI spec is written before the checkpoint and removed before it. A kill at any instruction is then harmless: a
+The CDI spec is written before the checkpoint and removed before it; the device nodes on the host that it refers to
+are created before the spec and removed after it. A kill at any instruction is then harmless: a
 spec without a checkpoint entry was never returned to the kubelet and is removed by the sweep; an entry without its
 spec is removed when the kubelet unprepares the claim again, or gets a new spec. While a spec cannot be removed,
 the entry stays, too: through a spec that is left behind a container could still get the channel.
@@ -14,7 +15,7 @@ Everything here blocks on the disk and on the lock: call it in a thread.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import msgspec
 import structlog
@@ -81,13 +82,14 @@ class PreparedClaims(Struct, frozen=True):
                 return existing
             self._check_fence(checkpoint, claim, read_before.file_id, epoch)
             self._check_channel_free(checkpoint, claim)
-            # The spec first: see the module's docstring.
-            self._write_spec(claim)
             try:
+                # The spec first: see the module's docstring.
+                self._write_spec(claim)
                 self.file.save(checkpoint.with_claim(claim))
-            except OSError:
+            except (ImexError, OSError):
                 if existing is None:
-                    self.specs.remove(claim.uid)
+                    with suppress(OSError):  # the first error is the cause; the sweep removes what is left
+                        self._remove_spec(claim.uid)
                 raise
             return claim
 
@@ -127,7 +129,7 @@ class PreparedClaims(Struct, frozen=True):
     def _remove(self, uid: str) -> Checkpoint:
         checkpoint = self._load()
         # The spec first: see the module's docstring.
-        self.specs.remove(uid)
+        self._remove_spec(uid)
         after = checkpoint.without_claim(uid)
         self.file.save(after)
         return after
@@ -150,9 +152,10 @@ class PreparedClaims(Struct, frozen=True):
         with self._locked():
             self.file.remove_temporary_files()
             self.specs.remove_temporary_files()
-            for orphan in self.specs.claims() - self._load().claims.keys():
-                log.warning("removing a CDI spec without a checkpoint entry", claim_uid=orphan)
-                self.specs.remove(orphan)
+            prepared = self._load().claims.keys()
+            for orphan in (self.specs.claims() | self.hardware.claims_with_devices()) - prepared:
+                log.warning("removing a CDI spec or devices without a checkpoint entry", claim_uid=orphan)
+                self._remove_spec(orphan)
 
     def _load(self) -> Checkpoint:
         try:
@@ -223,14 +226,16 @@ class PreparedClaims(Struct, frozen=True):
             return
         self.specs.write(claim.uid, edits, annotations)
 
+    def _remove_spec(self, uid: str) -> None:
+        # A spec refers to device nodes of the host, so they are created before it and removed after it.
+        self.specs.remove(uid)
+        self.hardware.remove_devices(uid)
+
     def _edits(self, claim: PreparedClaim) -> ContainerEdits:
         environment = [f"COMPUTE_DOMAIN_NAME={claim.domain_name}", f"COMPUTE_DOMAIN_UUID={claim.domain_uid}"]
         if claim.channel < 0:
             return ContainerEdits(env=tuple(environment))
-        edits = ContainerEdits(env=(*environment, f"COMPUTE_DOMAIN_CHANNEL={claim.channel}"))
-        edits += self.hardware.container_edits(claim.channel)
-        if claim.all_channels:
-            others = (channel for channel in range(claim.channel_count) if channel != claim.channel)
-            nodes = tuple(node for c in others for node in self.hardware.container_edits(c).device_nodes)
-            edits += ContainerEdits(device_nodes=nodes)
-        return edits
+        environment.append(f"COMPUTE_DOMAIN_CHANNEL={claim.channel}")
+        others = [c for c in range(claim.channel_count) if c != claim.channel] if claim.all_channels else []
+        devices = self.hardware.container_edits(claim.uid, (claim.channel, *others))
+        return ContainerEdits(env=tuple(environment)) + devices

@@ -1,4 +1,4 @@
-"""A minimal DRA plugin: it prepares every claim at once, always with the same CDI device.
+"""A minimal DRA plugin: it prepares every claim at once, always with the same CDI device, which a test can choose.
 
 It encodes its protobuf messages itself, so that tests of the node depend only on the node. Every field in them is
 a field number, a length, and bytes.
@@ -18,18 +18,9 @@ from imex_sandbox.kubernetes.node import Node
 DRIVER = "test.imex-dra.io"
 DEVICE = "/dev/nvidia-caps-imex-channels/channel7"
 _DEVICE_NAME = "channel-7"
-_SPEC = {
-    "cdiVersion": "0.6.0",
-    "kind": "imex-dra.io/test",
-    "devices": [
-        {
-            "name": _DEVICE_NAME,
-            "containerEdits": {
-                "env": ["CHANNEL=7"],
-                "deviceNodes": [{"path": DEVICE, "type": "c", "major": 238, "minor": 7, "fileMode": 0o666}],
-            },
-        }
-    ],
+_EDITS = {
+    "env": ["CHANNEL=7"],
+    "deviceNodes": [{"path": DEVICE, "type": "c", "major": 238, "minor": 7, "fileMode": 0o666}],
 }
 
 Handler = Callable[[bytes, grpc.ServicerContext], bytes]
@@ -38,8 +29,10 @@ Handler = Callable[[bytes, grpc.ServicerContext], bytes]
 class Plugin:
     """Registered with the kubelet while the context is entered."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, edits: dict[str, Any] = _EDITS) -> None:
         self._node = node
+        device = {"name": _DEVICE_NAME, "containerEdits": edits}
+        self._content = {"cdiVersion": "0.6.0", "kind": "imex-dra.io/test", "devices": [device]}
         cdi_device = f"imex-dra.io/test={_DEVICE_NAME}"
         self._prepared = field(1, field(2, node.name) + field(3, _DEVICE_NAME) + field(4, cdi_device))
         self._socket = node.root / "k" / "plugins" / DRIVER / "dra.sock"
@@ -49,7 +42,7 @@ class Plugin:
         self._registered = threading.Event()
 
     def __enter__(self) -> Self:
-        self._spec.write_text(json.dumps(_SPEC))
+        self._spec.write_text(json.dumps(self._content))
         self._serve(
             "pluginregistration.Registration",
             GetInfo=self._get_info,

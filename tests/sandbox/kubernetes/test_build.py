@@ -112,6 +112,39 @@ def test_a_second_build_waits_for_the_first(go: FakeGo) -> None:
     assert len(go.built()) == len(binaries.BUILT)
 
 
+def run_runc_build(go: FakeGo, **environment: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "imex_sandbox.kubernetes.runc"],
+        env={**go.environment, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_without_a_c_compiler_runc_is_not_built_and_the_reason_is_given(go: FakeGo) -> None:
+    code, stderr = run_runc_build(go, PATH=str(go.path))
+    assert code == 0
+    assert "runc is not built, because this machine has no gcc, pkg-config, apt-get, dpkg" in stderr
+    assert go.built() == []
+
+
+def test_runc_is_built_once_with_c(go: FakeGo) -> None:
+    environment = {"CGO_ENABLED": "1", "PKG_CONFIG_PATH": "/seccomp"}
+    program = f"from imex_sandbox.kubernetes import build; build.build_runc({environment})"
+    for _ in range(2):
+        recorder = 'echo "$CGO_ENABLED $PKG_CONFIG_PATH" >> $GO_CALLS.environment'
+        subprocess.run(
+            [sys.executable, "-c", program], env={**go.environment, "GO_BUILD": recorder}, check=True, timeout=120
+        )
+    assert go.built() == ["github.com/opencontainers/runc"]
+    assert Path(f"{go.calls}.environment").read_text() == "1 /seccomp\n"
+    assert binaries.find_built("runc") == binaries.cache_directory("runc") / "runc"
+    assert run_runc_build(go, PATH="/nowhere") == (0, "")
+
+
 def test_the_wheel_contains_the_go_modules(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "hatchling", "build", "--target=wheel", f"--directory={tmp_path}"]
     subprocess.run(argv, cwd=ROOT / "sandbox", check=True, capture_output=True)
@@ -120,7 +153,7 @@ def test_the_wheel_contains_the_go_modules(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "site")
     installed = tmp_path / "site/imex_sandbox/kubernetes/modules"
     names = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    modules = {target.module for target in build.TARGETS.values()}
+    modules = {target.module for target in (*build.TARGETS.values(), build.RUNC)}
     required = {f"{module}/{file}" for module in modules for file in ("go.mod", "go.sum")}
     assert names == {*required, "mpi-operator/main.go", "go.txt"}
 

@@ -19,6 +19,8 @@ from imex_dra.base.errors import Misconfigured
 
 KUBERNETES = "v1.36.4"
 CONTAINERD = "v2.2.9"
+RUNC = "v1.3.6"
+"""The one that this containerd is tested with."""
 MPI_OPERATOR = "v0.7.0"
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
@@ -49,6 +51,8 @@ def cache_directory(name: str) -> Path:
         return cache_root() / name / MPI_OPERATOR
     if name in RUNTIME:
         return cache_root() / "containerd" / CONTAINERD
+    if name == "runc":
+        return cache_root() / name / RUNC
     return cache_root() / "kubernetes" / KUBERNETES
 
 
@@ -59,6 +63,13 @@ def find(name: str) -> Path:
     if name in BUILT:
         advice += ", or set KUBEBUILDER_ASSETS to a directory that contains it"
     raise Misconfigured(f"{name} was not found: {advice}")
+
+
+def find_built(name: str) -> Path | None:
+    """Only in `KUBEBUILDER_ASSETS` and in the cache."""
+    directories = [os.environ.get("KUBEBUILDER_ASSETS"), str(cache_directory(name))]
+    found = shutil.which(name, path=os.pathsep.join(filter(None, directories)))
+    return Path(found) if found else None
 
 
 def require(names: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -35,12 +35,14 @@ class Target(NamedTuple):
     """How to build one program.
 
     `extra_files` are pairs of a module and a path in it: files that are copied into the cache next to the program.
+    `environment` is set in addition to that of the toolchain.
     """
 
     module: str
     package: str
     flags: tuple[str, ...] = ("-ldflags=-s -w",)
     extra_files: tuple[tuple[str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 def _kubernetes(package: str) -> Target:
@@ -64,6 +66,19 @@ TARGETS = {
         extra_files=(("github.com/kubeflow/mpi-operator", "deploy/v2beta1/mpi-operator.yaml"),),
     ),
 }
+
+RUNC = Target(
+    "runc",
+    "github.com/opencontainers/runc",
+    (f"-ldflags=-s -w -X main.version={binaries.RUNC.removeprefix('v')}", "-tags=seccomp"),
+)
+
+
+def build_runc(environment: Mapping[str, str]) -> None:
+    """Build it, unless it is in the cache. It needs C, unlike the others; the environment says how to link it."""
+    with _build_lock():
+        if not binaries.find_built("runc"):
+            _build("runc", RUNC._replace(environment=tuple(environment.items())))
 
 
 def build(names: Sequence[str] = binaries.BUILT) -> None:
@@ -135,7 +150,8 @@ class GoBuild:
         """Returns the number of packages that Go printed."""
         log = self._output.with_suffix(f".{verb}.log")
         argv = [str(self._go), verb, *arguments]
-        process = Process("go", argv, log=log, cwd=self._module, env=toolchain.environment())
+        environment = toolchain.environment() | dict(self._target.environment)
+        process = Process("go", argv, log=log, cwd=self._module, env=environment)
         process.start()
         try:
             while not process.wait(within=0.5):

@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 
 from imex_dra.base.errors import Misconfigured
-from imex_sandbox.kubernetes.binaries import cache_root, find
+from imex_sandbox.kubernetes.binaries import cache_root, find, find_built
 
 _NODE_PACKAGES = ("runc", "containernetworking-plugins", "busybox-static")
 _CNI_PLUGINS = ("bridge", "host-local", "loopback")
@@ -26,6 +26,9 @@ _CNI_DIRECTORIES = (Path("/opt/cni/bin"), Path("/usr/libexec/cni"), Path("/usr/l
 
 
 def runc() -> Path:
+    """The one that `make kube` built, if it could: Debian's may be too old for pods with user namespaces."""
+    if built := find_built("runc"):
+        return built
     return _node_packages() / "usr/sbin/runc" if has_apt() else find("runc")
 
 

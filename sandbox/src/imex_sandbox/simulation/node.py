@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from imex_dra.api.names import PartitionId
@@ -58,8 +58,15 @@ class SimulatedHardware:
         boot_id = f"boot-{self.boot}"
         return Reading(fabric, partition, "580.1", self.channel_count, boot_id=boot_id, channel_major=self.major)
 
-    def container_edits(self, channel: int) -> ContainerEdits:
-        return ContainerEdits(device_nodes=(DeviceNode(f"/dev/channel{channel}", self.major, channel, "c"),))
+    def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
+        nodes = tuple(DeviceNode(f"/dev/channel{channel}", self.major, channel, "c") for channel in channels)
+        return ContainerEdits(device_nodes=nodes)
+
+    def remove_devices(self, claim_uid: str) -> None:
+        pass
+
+    def claims_with_devices(self) -> set[str]:
+        return set()
 
 
 class NodeProgram(Program):
