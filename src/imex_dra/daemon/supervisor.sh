@@ -62,7 +62,7 @@ report() { # STATE
     state=$1
     printf '%s\n' "state=$state" "pid=$pid" "identity=$identity" "hosts=$hosts" "exit=$exit" \
         "restarts=$restarts" >status.new
-    mv status.new status
+    mv status.new status 3<&-
 }
 
 read_hosts() {
@@ -190,10 +190,11 @@ shift 2
 # As an event like all others. The shell runs it when `read` is interrupted; if the signal arrives in the microsecond
 # before `read` blocks, only with the next event.
 trap 'send leave' INT TERM
+: >>hosts
+# Before the FIFO is open: a program that finds a reader must not find the status of an earlier supervisor.
+report stopped
 [ -p control ] || mkfifo -m 600 control || exit
 exec 3<>control
-: >>hosts
-report stopped
 start "$@"
 while :; do
     read -r event argument code <&3 || continue # a signal
