@@ -112,3 +112,24 @@ def test_a_program_is_killed_between_any_two_of_its_steps(loop: VirtualLoop) -> 
         assert len(reached) < 3
     assert not loop.run_until_complete(run(100))
     assert reached[-3:] == [0, 1, 2]
+
+
+def test_a_program_hangs_between_two_of_its_steps_and_goes_on_later(loop: VirtualLoop) -> None:
+    reached = []
+
+    async def main() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+            reached.append(loop.time())
+
+    async def run() -> None:
+        program = Program("steps", Link(random.Random(1)))
+        program.hang_before_step(2)
+        program.start(main())
+        await asyncio.sleep(500.0)
+        program.resume()
+        await program.ended()
+        assert not program.killed
+
+    loop.run_until_complete(run())
+    assert reached == pytest.approx([0.0, 500.0, 500.0])
