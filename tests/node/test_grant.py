@@ -382,6 +382,9 @@ def listing(*nodes: str, omitted: int = 0, clique: str = PARTITION) -> ComputeDo
 
 THREE = healthy_except(watched_partition=partition(member(), member("n2", 1), member("n3", 2)))
 ANNOTATED = "ComputeDomain team/job has the annotation imex-dra.io/readiness=members, and"
+NOT_LISTED = (
+    f"{ANNOTATED} its status does not list node n1 in NVLink partition {PARTITION} yet; {CHECK_CONTROLLER}"
+)
 
 
 @pytest.mark.parametrize(
@@ -401,8 +404,9 @@ ANNOTATED = "ComputeDomain team/job has the annotation imex-dra.io/readiness=mem
             f"{ANNOTATED} the IMEX daemon of node n1 is not connected to other nodes with claims: n2; check"
             " these nodes, or remove the annotation and create the ComputeDomain again",
         ),
-        (THREE, listing(), f"{ANNOTATED} its status does not list node n1 yet; {CHECK_CONTROLLER}"),
-        (THREE, listing("n2"), f"{ANNOTATED} its status does not list node n1 yet; {CHECK_CONTROLLER}"),
+        (THREE, listing(), NOT_LISTED),
+        (THREE, listing("n2"), NOT_LISTED),
+        (THREE, listing("n1", clique=OTHER_PARTITION), NOT_LISTED),
         (THREE, listing("n2", omitted=3), ""),
         (
             THREE,
@@ -422,6 +426,7 @@ ANNOTATED = "ComputeDomain team/job has the annotation imex-dra.io/readiness=mem
         "connections unknown",
         "no claim seen",
         "own claim not seen",
+        "listed where it was before",
         "own node omitted",
         "another partition",
     ],

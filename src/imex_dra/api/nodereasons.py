@@ -111,11 +111,11 @@ def connections_unknown(*, node: str, since: str) -> Explanation:
     )
 
 
-def node_not_listed(*, domain: str, node: str) -> Explanation:
+def node_not_listed(*, domain: str, node: str, partition: str) -> Explanation:
     return Explanation(
         Reason.NODE_NOT_LISTED,
         f"ComputeDomain {domain} has the annotation {READINESS_ANNOTATION}={READINESS_MEMBERS}, and its status"
-        f" does not list node {node} yet",
+        f" does not list node {node} in NVLink partition {partition} yet",
         CHECK_CONTROLLER,
     )
 

@@ -214,7 +214,7 @@ def peers_obstacle(snapshot: Snapshot, domain: ComputeDomain | None) -> Obstacle
     is_current = snapshot.node in listed or status.nodes_omitted > 0
     name = str(key_of(domain)) if domain else "of the claim"
     if not is_current:
-        return Obstacle(node_not_listed(domain=name, node=snapshot.node))
+        return Obstacle(node_not_listed(domain=name, node=snapshot.node, partition=snapshot.partition_id))
     missing = listed - {snapshot.node} - (snapshot.connected_members or frozenset())
     if not missing:
         return None

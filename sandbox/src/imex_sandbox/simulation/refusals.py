@@ -69,7 +69,7 @@ class Refusals:
             (r"was unprepared while it was being prepared", self._unprepared),
             (r"is still held on node \S+ by claim", self._channel_held),
             (r"is not connected to other nodes with claims: ([^;]*)", self._peers_missing),
-            (r"its status does not list node", self._not_listed),
+            (r"its status does not list node \S+ in NVLink partition (\S+) yet", self._not_listed),
         )
 
     def _was(self, fact: str, case: _Case, extra: float = 0.0) -> bool:
@@ -230,6 +230,7 @@ class Refusals:
             if one.document["metadata"]["uid"] == case.refusal.domain
         ]
         return not keys or any(
-            case.node.name not in {node["name"] for node in (d or {}).get("status", {}).get("nodes", ())}
+            (case.node.name, case.words[1])
+            not in {(node["name"], node["cliqueID"]) for node in (d or {}).get("status", {}).get("nodes", ())}
             for d in self._facts.documents(DOMAINS, keys[0], case.since)
         )
