@@ -108,6 +108,17 @@ class RunningSupervisor:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
+        until(lambda: not self.group())
+
+    def group(self) -> list[int]:
+        """Its processes. Zombies do not count: an orphan may be reaped late."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                state, _, leader, *_ = stat.read_text().rpartition(")")[2].split()
+                if state != "Z" and int(leader) == self.process.pid:
+                    found.append(int(stat.parent.name))
+        return found
 
 
 @contextmanager

@@ -112,16 +112,6 @@ def exists(pid: int) -> bool:
     return False
 
 
-def group(supervisor: RunningSupervisor) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, leader, *_ = stat.read_text().rpartition(")")[2].split()
-            if state != "Z" and int(leader) == supervisor.process.pid:
-                found.append(int(stat.parent.name))
-    return found
-
-
 def test_nothing_runs_without_a_configuration(container: Container) -> None:
     supervisor = container.start()
     found = supervisor.until(lambda found: (container.directory / "status").exists())
@@ -195,8 +185,9 @@ def test_a_process_that_fails_again_is_started_later_and_later(container: Contai
     container.configure()
     supervisor = container.start(FAILING)
     until(lambda: len(container.starts) == 4)
-    first, second, third = (after - before for before, after in pairwise(container.start_times))
-    assert first < 1 <= second < 2 <= third
+    _, second, third = (after - before for before, after in pairwise(container.start_times))
+    assert second >= 1
+    assert third >= 2
     found = supervisor.until(lambda found: found.process is Process.FAILED and found.restarts == 4)
     assert (found.exit_code, found.pid, found.running) == (3, 0, ONE)
     until(lambda: container.files.last_output() == "the last line\n")
@@ -213,14 +204,15 @@ def test_a_process_that_ran_for_long_is_started_again_at_once(container: Contain
 def test_commands_are_taken_while_the_next_start_is_waited_for(container: Container) -> None:
     container.configure()
     supervisor = container.start(FAILING)
-    supervisor.until(lambda found: found.restarts == 4)
+    supervisor.until(lambda found: found.restarts == 5)
     (container.notes / "works").touch()
     container.files.apply()  # the same configuration waits
     container.configure(TWO)
     container.files.apply()
     found = supervisor.until(lambda found: found.process is Process.RUNNING)
     assert found.running == TWO
-    assert container.start_times[-1] - container.start_times[-2] < 4
+    until(lambda: len(container.starts) == 6)
+    assert container.start_times[-1] - container.start_times[-2] < 8
 
 
 def test_a_configuration_that_is_removed_is_not_started_again(container: Container) -> None:
@@ -252,7 +244,7 @@ def test_many_reloads_at_once_become_two_an_interval_apart(container: Container)
     until(lambda: len(container.reload_times) == 2)
     first, second = container.reload_times
     assert second - first >= 1.9
-    until(lambda: len(group(supervisor)) <= 7)  # the timer has ended
+    until(lambda: len(supervisor.group()) <= 7)  # the timer has ended
     container.files.reload(found.pid)
     until(lambda: len(container.reload_times) == 3)
 
@@ -294,7 +286,7 @@ def test_on_a_signal_the_process_is_stopped_and_the_supervisor_ends(
     assert not exists(pid)
     assert "state=stopped" in (container.directory / "status").read_text()
     assert container.files.find() is None
-    until(lambda: not group(supervisor))
+    until(lambda: not supervisor.group())
 
 
 def test_on_a_signal_the_supervisor_ends_also_while_nothing_runs(container: Container) -> None:
@@ -302,7 +294,7 @@ def test_on_a_signal_the_supervisor_ends_also_while_nothing_runs(container: Cont
     failing = container.start(FAILING)
     failing.until(lambda found: found.restarts == 3)
     assert failing.stop() == 0
-    until(lambda: not group(failing))
+    until(lambda: not failing.group())
     container.configure(None)
     assert container.start().stop() == 0
 
@@ -325,7 +317,7 @@ def test_the_next_supervisor_starts_what_is_configured(container: Container) -> 
     pid = first.find().pid
     first.close()
     assert not exists(pid)
-    until(lambda: container.files.find() is None)  # also its children, which may still be ending
+    assert container.files.find() is None
     (container.directory / "hosts").write_text("# generation 2 of 7b.1\n")
     found = container.start().until(lambda found: found.is_to_run)
     assert (found.running, found.applied_title) == (ONE, "# generation 2 of 7b.1")
