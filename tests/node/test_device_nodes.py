@@ -9,6 +9,7 @@ from imex_dra.node.prepared import DiskError
 from tests.devicenodes import require_mknod
 from tests.node.disk import NodeDisk, prepared_claim
 from tests.node.test_crash_consistency import BOTH, OTHER, add, assert_held, disks_after_restart
+from tests.node.tmpfs import mounted_tmpfs
 
 MAJOR, RELOADED = 234, 99
 NODES_OF_BOTH = {"other/channel1": 1, "c1/channel7": 7}
@@ -70,7 +71,7 @@ def test_the_sweep_restores_device_nodes_that_somebody_has_removed(disk: NodeDis
 
 
 def test_a_refused_device_node_fails_the_prepare_and_leaves_nothing(disk: NodeDisk) -> None:
-    # A file where the directory should be: root may do anything but this.
+    # A file where the directory should be, which stops even root.
     (disk.root.path / "dev/imex-dra").write_text("")
     with pytest.raises(DiskError, match="imex-dra: File exists"):
         disk.add(prepared_claim("c1", channel=7))
@@ -78,12 +79,12 @@ def test_a_refused_device_node_fails_the_prepare_and_leaves_nothing(disk: NodeDi
 
 
 def test_a_prepare_that_cannot_write_its_spec_leaves_no_device_node(disk: NodeDisk) -> None:
-    disk.cdi.parent.mkdir(exist_ok=True)
-    disk.cdi.write_text("")
-    with pytest.raises(DiskError):
-        disk.add(prepared_claim("c1", channel=7))
-    assert disk.host_devices() == {}
-    assert disk.held_channels() == {}
+    with mounted_tmpfs(disk.cdi) as cdi:
+        cdi.fill()
+        with pytest.raises(DiskError, match="No space left on device"):
+            disk.add(prepared_claim("c1", channel=7))
+        assert disk.prepared_claims().hardware.claims_with_devices() == set()
+        assert disk.held_channels() == {}
 
 
 def test_a_driver_without_channels_leaves_no_device_node(disk: NodeDisk) -> None:
