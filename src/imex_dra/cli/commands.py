@@ -28,6 +28,7 @@ DRIVER = (
     Command("controller", "imex_dra.cli.controller:command", "Run the controller: members, channels, status."),
     Command("node", "imex_dra.cli.node:command", "Run the node program: publish devices and prepare claims."),
     Command("daemon", "imex_dra.cli.daemon:command", "Run nvidia-imex with the partition's member list."),
+    Command("lint", "imex_dra.cli.lint:command", "Check manifests before they are applied."),
     Command("forget-node", "imex_dra.cli.forget:command", "Stop waiting for a node that will not come back."),
 )
 

@@ -1,0 +1,48 @@
+"""The table of all rules, and `lint`, which applies them."""
+
+from collections.abc import Collection, Iterable
+
+from imex_dra.lint import claimrules, configrules, domainrules, isolationrules, placementrules, templaterules
+from imex_dra.lint.findings import Finding
+from imex_dra.lint.manifests import Manifests
+from imex_dra.lint.rule import Problem, Rule
+
+RULES: tuple[Rule, ...] = (
+    *templaterules.RULES,
+    *claimrules.RULES,
+    *domainrules.RULES,
+    *configrules.RULES,
+    *placementrules.RULES,
+    *isolationrules.RULES,
+)
+"""In the order of their ids. An id is fixed for ever, and never used for another rule."""
+
+
+def find_rule(id: str) -> Rule | None:
+    return next((rule for rule in RULES if rule.id == id.upper()), None)
+
+
+def lint(manifests: Manifests, ignored: Collection[str] = ()) -> list[Finding]:
+    """All findings, in the order of files, lines and rules."""
+    order = {file: number for number, file in enumerate(manifests.ignored)}
+    findings = {
+        finding
+        for rule in RULES
+        if rule.id not in ignored
+        for finding in _findings(rule, rule.check(manifests))
+        if rule.id not in manifests.ignored.get(finding.file, {}).get(finding.line, ())
+    }
+    return sorted(findings, key=lambda f: (order.get(f.file, 0), f.file, f.line, f.id, f.object, f.message))
+
+
+def _findings(rule: Rule, problems: Iterable[Problem]) -> Iterable[Finding]:
+    for problem in problems:
+        yield Finding(
+            id=rule.id,
+            severity=rule.severity,
+            file=problem.object.file,
+            line=problem.at.line,
+            object=str(problem.object),
+            message=problem.message,
+            next_step=problem.next_step,
+        )
