@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
@@ -15,19 +14,29 @@ from imex_dra.lint import report
 from imex_dra.lint.documents import Source, read_source
 from imex_dra.lint.findings import Finding, Severity
 from imex_dra.lint.manifests import load
+from imex_dra.lint.rule import Rule
 from imex_dra.lint.rules import RULES, find_rule, lint
 
 _FINDINGS = 1
 _COULD_NOT_RUN = 2
 _STDIN = "-"
 _SUFFIXES = {".yaml", ".yml", ".json"}
-_RULE = click.Choice([rule.id for rule in RULES], case_sensitive=False)
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
+def _find(id: str) -> Rule:
+    if rule := find_rule(id):
+        return rule
+    raise click.BadParameter(f"there is no rule {id}; the rules are {RULES[0].id} to {RULES[-1].id}")
+
+
+def _ids(_: click.Context, __: click.Parameter, ids: tuple[str, ...]) -> list[str]:
+    return [_find(id).id for id in ids]
+
+
 def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None:
-    if id and (rule := find_rule(id)):
-        click.echo(report.explanation(rule), nl=False)
+    if id:
+        click.echo(report.explanation(_find(id)), nl=False)
         context.exit()
 
 
@@ -60,7 +69,7 @@ def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None
       imex lint --explain IMEX140""",
 )
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
-@click.option("--ignore", type=_RULE, metavar="ID", multiple=True, help="Leave out this rule. May be repeated.")
+@click.option("--ignore", callback=_ids, metavar="ID", multiple=True, help="Leave out this rule. May be repeated.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are findings, too: exit with 1.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of objects that name none.")
 @click.option(
@@ -73,21 +82,34 @@ def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None
 )
 @click.option(
     "--explain",
-    type=_RULE,
     metavar="ID",
     is_eager=True,
     callback=_explain,
     expose_value=False,
     help="Describe a rule, and exit.",
 )
-def command(paths: tuple[str, ...], ignore: tuple[str, ...], strict: bool, namespace: str, output: str) -> None:
-    try:
-        sources = [_read(file) for path in paths for file in _files(path)]
-    except Unreadable as error:
-        _give_up(str(error))
+def command(paths: tuple[str, ...], ignore: list[str], strict: bool, namespace: str, output: str) -> None:
+    sources = _read_all(paths)
     findings = lint(load(sources, namespace), ignore)
     _print(findings, output, len(sources))
     sys.exit(_FINDINGS if report.fails(findings, strict=strict) else 0)
+
+
+def _read_all(paths: tuple[str, ...]) -> list[Source]:
+    """Ends the program if something cannot be read, after each argument was tried."""
+    sources: dict[str, Source] = {}
+    problems: list[Unreadable] = []
+    for path in paths:
+        try:
+            for file in _files(path):
+                sources[file] = sources.get(file) or _read(file)
+        except Unreadable as error:
+            problems.append(error)
+    for problem in problems:
+        click.echo(f"imex: {problem}", err=True)
+    if problems:
+        sys.exit(_COULD_NOT_RUN)
+    return list(sources.values())
 
 
 def _files(path: str) -> Iterator[str]:
@@ -135,8 +157,3 @@ def _colored(finding: Finding) -> str:
 def _colors() -> bool | None:
     """Only at a terminal, which click finds out; never with NO_COLOR."""
     return False if os.environ.get("NO_COLOR") else None
-
-
-def _give_up(message: str) -> NoReturn:
-    click.echo(f"imex: {message}", err=True)
-    sys.exit(_COULD_NOT_RUN)

@@ -22,13 +22,14 @@ _IGNORED = re.compile(r"#.*?\bimex-lint:\s*ignore\s+(IMEX\d{3}(?:[\s,]+IMEX\d{3}
 _NULLS = {"", "~", "null", "Null", "NULL"}
 _BOOLEANS = {
     word: flag
-    for flag, words in ((True, ("true", "yes", "on")), (False, ("false", "no", "off")))
+    for flag, words in ((True, ("true", "yes", "on", "y")), (False, ("false", "no", "off", "n")))
     for lower in words
     for word in (lower, lower.capitalize(), lower.upper())
 }
 _INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_MAX_DIGITS = 40
+_MAX_DIGITS = 300
+"""Of a number. No double is larger, and parsing takes quadratic time."""
 
 
 class Source(NamedTuple):
@@ -192,10 +193,11 @@ def _resolve(text: str) -> object:
     return text
 
 
-def _integer(text: str) -> int | str:
+def _integer(text: str) -> int | float | str:
     digits = text.lstrip("+-")
     octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
     try:
-        return int(text, 8 if octal else 0)
+        number = int(text, 8 if octal else 0)
     except ValueError:
         return text
+    return number if abs(number) < 1 << 64 else float(number)

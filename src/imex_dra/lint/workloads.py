@@ -65,15 +65,14 @@ PLACES: dict[str, tuple[_Place, ...]] = {
 }
 
 
-def templates_of(kind: str, value: Value) -> Iterator[Template]:
+def templates_of(kind: str, value: Value) -> list[Template]:
     if kind == "LeaderWorkerSet":
-        yield from _leader_worker_set(value)
-    elif kind in PLACES:
-        for place in PLACES[kind]:
-            for template in _at_place(value, place):
-                yield template._replace(pods=PER_NODE) if kind == "DaemonSet" else template
-    else:
-        yield from _search(value)
+        return list(_leader_worker_set(value))
+    found = [template for place in PLACES.get(kind, ()) for template in _at_place(value, place)]
+    if kind == "DaemonSet":
+        return [template._replace(pods=PER_NODE) for template in found]
+    # Kinds of other operators may have a known name, such as the Job of Volcano.
+    return found or list(_search(value))
 
 
 def _at_place(value: Value, place: _Place) -> Iterator[Template]:
