@@ -117,3 +117,77 @@ def test_affinity_to_another_workload_in_the_files_is_no_finding() -> None:
 def test_names_are_near_if_a_letter_differs() -> None:
     assert nearest("train-chanel", ["eval-channel", "train-channel"]) == "train-channel"
     assert nearest("x", ["train-channel"]) == ""
+
+
+def test_a_slightly_similar_template_is_suggested_only_for_a_channel() -> None:
+    claim = pod(template="trainer-nic").replace("name: imex", "name: c")
+    assert ids(domain(template="training-net"), claim) == []
+    assert ids(domain(template="training-net"), claim.replace("name: c", "name: imex")) == [("f1", "IMEX101")]
+
+
+def test_init_containers_need_no_channel() -> None:
+    more = "  initContainers: [{name: warm-up, image: x, resources: {limits: {nvidia.com/gpu: 1}}}]\n"
+    assert ids(domain(), pod(more=more)) == []
+
+
+def test_a_claim_in_a_wrong_place_is_one_finding() -> None:
+    text = pod().replace("resources: {claims: [{name: imex}]}", "resources: {limits: {claims: [{name: imex}]}}")
+    assert ids(domain(), text) == [("f1", "IMEX110")]
+
+
+WORKLOAD = """\
+kind: %s
+metadata: {name: x, annotations: {%s}}
+spec:
+  parallelism: 20
+  replicas: 2
+  template: &template
+    metadata: {labels: {app: x}}
+    spec:
+      affinity: %s
+      resourceClaims: [{name: imex, %s}]
+      containers: [{name: m, image: x, resources: {limits: {nvidia.com/gpu: %s}, claims: [{name: imex}]}}]
+  leaderWorkerTemplate: {size: 4, workerTemplate: *template}
+"""
+TEMPLATE = "resourceClaimTemplateName: train-channel"
+
+
+def test_pods_that_exclude_each_other_cannot_share_a_claim() -> None:
+    term = "requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: %s, labelSelector: {}}]"
+    together = f"podAffinity: {{{term % 'nvidia.com/gpu.clique'}}}"
+    apart = f"podAntiAffinity: {{{term % 'kubernetes.io/hostname'}}}"
+    shared = "resourceClaimName: imex"
+    assert ids(WORKLOAD % ("Deployment", "", f"{{{together}}}", shared, 0)) == []
+    assert ids(WORKLOAD % ("Deployment", "", f"{{{together}, {apart}}}", shared, 0)) == [("f0", "IMEX109")]
+
+
+@pytest.mark.parametrize(("number", "expected"), [(7, ["IMEX124"]), (8, []), (9, ["IMEX124"])])
+def test_all_groups_of_a_leader_worker_set_count_for_num_nodes(number: int, expected: list[str]) -> None:
+    exclusive = "leaderworkerset.sigs.k8s.io/exclusive-topology: nvidia.com/gpu.clique"
+    workload = WORKLOAD % ("LeaderWorkerSet", exclusive, "{}", TEMPLATE, 4)
+    sized = domain().replace("spec: {", f"spec: {{numNodes: {number}, ")
+    assert [id for _, id in ids(sized, workload)] == expected
+
+
+def test_slices_of_a_large_job_may_be_in_several_partitions() -> None:
+    slices = "kueue.x-k8s.io/podset-slice-required-topology: nvidia.com/gpu.clique"
+    assert ids(domain(), WORKLOAD % ("Job", slices, "{}", TEMPLATE, 4)) == []
+
+
+def test_a_config_counts_only_for_its_requests() -> None:
+    text = """\
+        apiVersion: resource.k8s.io/v1
+        kind: ResourceClaimTemplate
+        metadata: {name: t}
+        spec:
+          spec:
+            devices:
+              requests: [{name: a, exactly: {deviceClassName: compute-domain-default-channel.nvidia.com}}]
+              config:
+              - requests: [%s]
+                opaque:
+                  driver: compute-domain.nvidia.com
+                  parameters: {domainID: 5d2c1e52-7a8f-4a0e-9d7e-0d6a3a1f2b11}
+        """
+    assert found(textwrap.dedent(text) % "a") == []
+    assert found(textwrap.dedent(text) % "b") == [(7, "IMEX130")]

@@ -70,13 +70,13 @@ def check(text: str) -> list[Finding]:
     return found
 
 
-@settings(settings.get_profile("lint"), max_examples=200)
+@settings(settings.get_profile("lint"), max_examples=100)
 @given(st.lists(DOCUMENTS, max_size=3))
 def test_any_documents_are_checked(documents: list[object]) -> None:
     check(yaml.safe_dump_all(documents))
 
 
-@settings(settings.get_profile("lint"), max_examples=200)
+@settings(settings.get_profile("lint"), max_examples=100)
 @given(st.text() | st.text(alphabet="{}[]&*:-?|>#'\"!%@`, \n\tab", max_size=40))
 def test_any_text_is_checked_or_refused_with_its_line(text: str) -> None:
     try:
@@ -87,7 +87,7 @@ def test_any_text_is_checked_or_refused_with_its_line(text: str) -> None:
         assert int(line) >= 1
 
 
-@settings(settings.get_profile("lint"), max_examples=300)
+@settings(settings.get_profile("lint"), max_examples=100)
 @given(st.data())
 def test_examples_with_one_value_replaced_are_checked(data: st.DataObject) -> None:
     rule = data.draw(st.sampled_from(RULES))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from imex_dra.lint.findings import Severity
 from imex_dra.lint.manifests import Manifests, nearest
-from imex_dra.lint.placement import apart, needs_nodes
+from imex_dra.lint.placement import needs_nodes
 from imex_dra.lint.pods import Container, Pods
 from imex_dra.lint.rule import Problem, rule
 from imex_dra.lint.values import Value
@@ -113,8 +113,7 @@ def nvlink_without_channel(manifests: Manifests) -> Iterator[Problem]:
 def shared_claim(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.claiming:
         for claim in manifests.channel_claims(pods):
-            number = pods.template.pods
-            several = number is PER_NODE or (number > 1 and apart(pods)) or (needs_nodes(pods) or 0) > 1
+            several = pods.template.pods is PER_NODE or (needs_nodes(pods) or 0) > 1
             if claim.shared.text and several:
                 message = f"ResourceClaim {claim.shared.text} is shared by {pods}, but allocated on one node only"
                 step = "use resourceClaimTemplateName with the template of the ComputeDomain"

@@ -173,8 +173,8 @@ def wrong_num_nodes(manifests: Manifests) -> Iterator[Problem]:
         users = list({id(pods): pods for pods, _ in manifests.users(domain)}.values())
         if not wanted or not users or any(pods.template.pods is None for pods in users):
             continue
-        number = sum(_job_pods(pods) for pods in users)
-        needed = sum(needs_nodes(pods) or 0 for pods in users)
+        number = sum((pods.template.pods or 0) * _groups(pods) for pods in users)
+        needed = sum((needs_nodes(pods) or 0) * _groups(pods) for pods in users)
         if wanted > number:
             cause = f"but the workloads in the files have {number} pods: the ComputeDomain is never Ready"
         elif wanted < needed:
@@ -184,9 +184,9 @@ def wrong_num_nodes(manifests: Manifests) -> Iterator[Problem]:
         yield Problem(domain.object, value, f"numNodes is {wanted}, {cause}", "leave numNodes out")
 
 
-def _job_pods(pods: Pods) -> int:
-    groups = pods.object.value.at("spec.replicas").count(1) if pods.object.kind == "LeaderWorkerSet" else 1
-    return (pods.template.pods or 0) * groups
+def _groups(pods: Pods) -> int:
+    """How many jobs the workload has, which all use the ComputeDomain."""
+    return pods.object.value.at("spec.replicas").count(1) if pods.object.kind == "LeaderWorkerSet" else 1
 
 
 RULES = (invalid_domain, template_taken, several_workloads, all_channels, wrong_num_nodes)
