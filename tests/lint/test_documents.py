@@ -98,6 +98,7 @@ def test_json_is_read_with_lines(indent: str) -> None:
 def test_json_that_is_no_yaml_is_read_without_lines() -> None:
     value = document('{"a":\n "\\ud83d\\ude00"}')
     assert value["a"] == Value("\U0001f600", 1)
+    assert document('{"a": "x\\ud83dy"}')["a"].text == "x?y", "half a pair cannot be printed"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +111,10 @@ def test_json_that_is_no_yaml_is_read_without_lines() -> None:
         ("a: &a 1\n---\nb: *a\n", "f:3: alias *a has no anchor before it"),
         ("\n" + "[" * 101 + "]" * 101, "f:2: it is nested more than 100 levels deep"),
         ("\n" + '{"a":' * 100_000, "f:2: it is nested more than 100 levels deep"),
+        (
+            '{"a": "\\ud800", "b": ' + "[" * 101 + "]" * 101 + "}",
+            "f:1: no valid YAML: found invalid Unicode character escape code",
+        ),
         ("a: \ud800\n", "f:1: no valid YAML: it has characters that are not Unicode text"),
     ],
 )

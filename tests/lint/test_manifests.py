@@ -191,3 +191,9 @@ def test_a_config_counts_only_for_its_requests() -> None:
         """
     assert found(textwrap.dedent(text) % "a") == []
     assert found(textwrap.dedent(text) % "b") == [(7, "IMEX130")]
+
+
+def test_control_characters_of_names_are_not_printed() -> None:
+    text = pod(name='"a\\e[31m\\nb"')
+    (finding,) = lint(load([read_source("f", text)]))
+    assert finding.object == "Pod a?[31m?b"

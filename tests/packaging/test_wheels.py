@@ -88,6 +88,14 @@ def test_the_driver_alone_has_only_its_own_commands_and_dependencies(environment
     assert not environment.installed() & SANDBOX_DEPENDENCIES
 
 
+def test_the_driver_alone_can_lint(environment: FreshEnvironment) -> None:
+    """The examples of the rules are files of the wheel."""
+    bad = run(environment.imex, "lint", "--explain", "IMEX102", cwd=environment.directory).partition("Bad:\n")[2]
+    manifest = environment.directory / "pod.yaml"
+    manifest.write_text(bad.partition("Good:\n")[0])
+    assert ": note IMEX102 Pod worker: " in run(environment.imex, "lint", manifest, cwd=environment.directory)
+
+
 def test_the_driver_alone_says_what_simulated_hardware_needs(environment: FreshEnvironment) -> None:
     flags = ("--node-name=n", "--address=127.0.0.1", "--hardware=simulated:/tmp")
     done = subprocess.run(

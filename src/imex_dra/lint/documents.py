@@ -11,9 +11,8 @@ import re
 from typing import Any, NamedTuple
 
 from imex_dra.base.errors import Unreadable
-from imex_dra.lint.values import Value, from_plain
+from imex_dra.lint.values import MAX_DEPTH, Value, from_plain
 
-_MAX_DEPTH = 100
 _MAX_VALUES = 1_000_000
 """In one file, after aliases are expanded."""
 
@@ -55,8 +54,12 @@ def read_source(name: str, text: str) -> Source:
 
 def _as_json(text: str) -> Value | None:
     """YAML parsers refuse some JSON, such as surrogate pairs. Its lines are then unknown."""
+    if not text.lstrip().startswith("{"):
+        return None
     try:
-        return from_plain(json.loads(text), 1) if text.lstrip().startswith("{") else None
+        # Half a pair is no text that can be printed.
+        printable = json.dumps(json.loads(text), ensure_ascii=False).encode(errors="replace")
+        return from_plain(json.loads(printable), 1)
     except (ValueError, RecursionError):
         return None
 
@@ -140,7 +143,7 @@ class _Builder:
             case "DocumentStartEvent":
                 self._anchors.clear()
             case "MappingStartEvent" | "SequenceStartEvent":
-                if len(self._open) >= _MAX_DEPTH:
+                if len(self._open) >= MAX_DEPTH:
                     raise Unreadable(_too_deep(line))
                 mapping = kind == "MappingStartEvent"
                 self._open.append(_Collection(mapping=mapping, line=line, anchor=event.anchor))
@@ -170,14 +173,14 @@ class _Builder:
             self._size += size
             self.documents.append(value)
         # What is open is not deeper than the limit, but aliases can make it so.
-        if depth > _MAX_DEPTH:
+        if depth > MAX_DEPTH:
             raise Unreadable(_too_deep(value.line))
         if size > _MAX_VALUES or self._size > _MAX_VALUES:
             raise Unreadable(f"{value.line}: it has more than {_MAX_VALUES} values, aliases included")
 
 
 def _too_deep(line: int) -> str:
-    return f"{line}: it is nested more than {_MAX_DEPTH} levels deep"
+    return f"{line}: it is nested more than {MAX_DEPTH} levels deep"
 
 
 def _resolve(text: str) -> object:

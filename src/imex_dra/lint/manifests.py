@@ -7,7 +7,7 @@ together.
 
 import difflib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -130,7 +130,11 @@ class Manifests:
         return bool(self.domains_named(claim.template.text)) or claim.looks_like_channel
 
     def channel_claims(self, pods: Pods) -> list[Claim]:
-        return [claim for claim in pods.claims if self.is_channel(pods, claim)]
+        return self._channel_claims[id(pods)]
+
+    @cached_property
+    def _channel_claims(self) -> dict[int, list[Claim]]:
+        return {id(pods): [claim for claim in pods.claims if self.is_channel(pods, claim)] for pods in self.pods}
 
     @cached_property
     def claiming(self) -> tuple[Pods, ...]:
@@ -138,31 +142,34 @@ class Manifests:
         return tuple(pods for pods in self.pods if self.channel_claims(pods))
 
     def users(self, domain: Domain) -> list[tuple[Pods, Claim]]:
-        return [
-            (pods, claim)
-            for pods in self.claiming
-            for claim in pods.claims
-            if self.domain_of(pods, claim) is domain
-        ]
+        return self._users.get(id(domain), [])
 
-    def together(self, pods: Pods) -> list[Pods]:
-        """Templates whose pods form one job with these. Pods without a controller do if they have one claim
-        template."""
+    @cached_property
+    def _users(self) -> dict[int, list[tuple[Pods, Claim]]]:
+        users: defaultdict[int, list[tuple[Pods, Claim]]] = defaultdict(list)
+        for pods in self.claiming:
+            for claim in pods.claims:
+                if domain := self.domain_of(pods, claim):
+                    users[id(domain)].append((pods, claim))
+        return dict(users)
+
+    @cached_property
+    def _jobs(self) -> dict[Hashable, list[Pods]]:
+        jobs: defaultdict[Hashable, list[Pods]] = defaultdict(list)
+        for pods in self.claiming:
+            jobs[self._job(pods)].append(pods)
+        return dict(jobs)
+
+    def _job(self, pods: Pods) -> Hashable:
+        """Pods without a controller are one job if they claim from one template."""
         if pods.object.kind != "Pod":
-            return [other for other in self.claiming if other.object is pods.object]
-        templates = {claim.template.text for claim in self.channel_claims(pods)}
-        return [
-            other
-            for other in self.claiming
-            if other.object.kind == "Pod"
-            and other.object.namespace == pods.object.namespace
-            and templates & {claim.template.text for claim in self.channel_claims(other)}
-        ]
+            return id(pods.object)
+        return (pods.object.namespace, self.channel_claims(pods)[0].template.text)
 
     def several(self, pods: Pods) -> bool:
-        """Whether the job has more than one pod that claims a channel."""
+        """Whether the job of these pods, which claim a channel, has more than one such pod."""
         # By name: two files may contain the same Pod.
-        numbers = {(str(o.object), o.template.role): o.template.pods for o in self.together(pods)}.values()
+        numbers = {(str(o.object), o.template.role): o.template.pods for o in self._jobs[self._job(pods)]}.values()
         return PER_NODE in numbers or sum(number or 0 for number in numbers) > 1
 
 

@@ -41,7 +41,8 @@ class Object:
         return self.metadata["namespace"].scalar or self.default_namespace
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+        name = self.name or "(without a name)"
+        return f"{self.kind} {self.namespace}/{name}" if self.namespace else f"{self.kind} {name}"
 
 
 @dataclass(frozen=True, eq=False)

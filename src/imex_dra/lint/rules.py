@@ -1,5 +1,6 @@
 """The table of all rules, and `lint`, which applies them."""
 
+import re
 from collections.abc import Collection, Iterable
 
 from imex_dra.lint import claimrules, configrules, domainrules, isolationrules, placementrules, templaterules
@@ -16,6 +17,8 @@ RULES: tuple[Rule, ...] = (
     *isolationrules.RULES,
 )
 """In the order of their ids. An id is fixed for ever, and never used for another rule."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def find_rule(id: str) -> Rule | None:
@@ -42,7 +45,12 @@ def _findings(rule: Rule, problems: Iterable[Problem]) -> Iterable[Finding]:
             severity=rule.severity,
             file=problem.object.file,
             line=problem.at.line,
-            object=str(problem.object),
-            message=problem.message,
-            next_step=problem.next_step,
+            object=_one_line(str(problem.object)),
+            message=_one_line(problem.message),
+            next_step=_one_line(problem.next_step),
         )
+
+
+def _one_line(text: str) -> str:
+    """Names in it may contain anything, also what controls a terminal."""
+    return _CONTROL.sub("?", text)

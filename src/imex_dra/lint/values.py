@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+MAX_DEPTH = 100
+"""Levels of a value. What walks through one can therefore be recursive."""
+
 
 class _Missing:
     def __repr__(self) -> str:
@@ -75,7 +78,7 @@ class Value:
         return self.content if isinstance(self.content, tuple) else ()
 
     def texts(self) -> Iterator["Value"]:
-        """Every string in it. A loop, not recursion: manifests may be deep."""
+        """Every string in it, in order."""
         stack = [self]
         while stack:
             value = stack.pop()
@@ -98,11 +101,16 @@ class Value:
         return replace(self, line=line)
 
 
-def from_plain(content: Any, line: int = 0) -> Value:
-    """Of an object that was not read from a file, or from one without known lines."""
+def from_plain(content: Any, line: int = 0, depth: int = MAX_DEPTH) -> Value:
+    """Of an object that was not read from a file, or from one without known lines.
+
+    Raises ValueError if it is nested too deeply.
+    """
+    if depth < 0:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
     match content:
         case dict():
-            return Value({str(key): from_plain(value, line) for key, value in content.items()}, line)
+            return Value({str(key): from_plain(value, line, depth - 1) for key, value in content.items()}, line)
         case list() | tuple():
-            return Value(tuple(from_plain(value, line) for value in content), line)
+            return Value(tuple(from_plain(value, line, depth - 1) for value in content), line)
     return Value(content, line)
