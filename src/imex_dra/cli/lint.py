@@ -44,7 +44,7 @@ def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None
     name="lint",
     help="""Check manifests before they are applied.
 
-    Finds what cannot work, or works only by luck: a claim template that no ComputeDomain has, a container that
+    Finds what cannot work, or works only by chance: a claim template that no ComputeDomain has, a container that
     does not list the claim, pods that are not kept in one NVLink partition, channels requested in the old way, and
     more. Needs no cluster.
 

@@ -9,7 +9,7 @@ class Severity(StrEnum):
     ERROR = "error"
     """It cannot work, or opens memory to other workloads."""
     WARNING = "warning"
-    """It works only by luck, or only on some clusters."""
+    """It works only by chance, or only on some clusters."""
     NOTE = "note"
     """Worth knowing, or impossible to check without the cluster."""
 

@@ -37,8 +37,8 @@ def _host_paths(pods: Pods) -> Iterator[tuple[Value, PurePosixPath]]:
     Severity.WARNING,
     "A channel is requested in the old way, by a variable or a mount",
     why="""NVIDIA_IMEX_CHANNELS, and mounts below /var/run/nvidia-container-devices/imex, ask the container
-    runtime for a channel. That was the model of the nvidia-imex DaemonSet, with channel 0 for everybody. With DRA
-    it gives the pod nothing, or, where the runtime still obeys, the channel of another workload.""",
+    runtime for a channel. That was the model of the nvidia-imex DaemonSet, with channel 0 for all. With DRA it
+    gives the pod nothing, or, where the runtime still obeys, the channel of another workload.""",
 )
 def legacy_channel(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.pods:
@@ -73,7 +73,7 @@ def mounted_channels(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.pods:
         for value, path in _host_paths(pods):
             if path.is_relative_to(CHANNEL_DEVICE_DIRECTORY):
-                message = f"{path} of the host is mounted, past all claims"
+                message = f"{path} of the host is mounted, without a claim"
                 yield Problem(pods.object, value, message, "remove it, and claim a channel from a ComputeDomain")
 
 
