@@ -101,7 +101,7 @@ def test_a_healthy_node_reports_its_hardware_and_its_daemon() -> None:
             healthy_except(watched_partition=None),
             (
                 "False",
-                "NotAMember",
+                "PartitionNotReceived",
                 "node n1 has not received NVLinkPartition 7b968a6d.1 from the API server yet; check that imex"
                 " controller runs: kubectl -n imex-dra get lease imex-controller",
             ),

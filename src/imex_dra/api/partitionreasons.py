@@ -76,7 +76,7 @@ def not_a_member(*, node: str, partition: str) -> Explanation:
 def partition_not_received(*, node: str, partition: str) -> Explanation:
     """It may not exist yet, or the watch may lag: the node cannot say that it is not a member."""
     cause = f"node {node} has not received NVLinkPartition {partition} from the API server yet"
-    return Explanation(Reason.NOT_A_MEMBER, cause, CHECK_CONTROLLER)
+    return Explanation(Reason.PARTITION_NOT_RECEIVED, cause, CHECK_CONTROLLER)
 
 
 def suspended(*, node: str, partition: str) -> Explanation:

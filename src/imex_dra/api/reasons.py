@@ -73,6 +73,7 @@ class Reason(StrEnum):
     NODE_NOT_READY = "NodeNotReady"
     NODE_UNREACHABLE = "NodeUnreachable"
     NOT_A_MEMBER = "NotAMember"
+    PARTITION_NOT_RECEIVED = "PartitionNotReceived"
     NO_CHANNEL_ASSIGNED = "NoChannelAssigned"
     NO_DEVICES = "NoDevices"
     NO_FABRIC = "NoFabric"

@@ -16,7 +16,7 @@ from imex_dra.node.devices import WITHDRAW_AFTER, device_names
 from imex_dra.node.grant import Snapshot, node_obstacle
 from imex_dra.node.state import NodeState
 
-_UNKNOWN = {Reason.FABRIC_PENDING, Reason.NOT_A_MEMBER}
+_UNKNOWN = {Reason.FABRIC_PENDING, Reason.NOT_A_MEMBER, Reason.PARTITION_NOT_RECEIVED}
 """Obstacles that say nothing about pods that run: the hardware was not read, or the controller has not decided."""
 
 
