@@ -285,7 +285,7 @@ def test_on_a_signal_the_process_is_stopped_and_the_supervisor_ends(
     assert set(container.read("stops")) == {"TERM"}
     assert not exists(pid)
     assert "state=stopped" in (container.directory / "status").read_text()
-    assert container.files.find() is None
+    until(lambda: container.files.find() is None)
     until(lambda: not supervisor.group())
 
 

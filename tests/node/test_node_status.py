@@ -326,7 +326,7 @@ def test_a_node_whose_fabric_is_broken_or_pending_stays_in_its_partition(state: 
 def test_the_partition_of_the_daemon_is_kept_while_the_agent_does_not_answer() -> None:
     elsewhere = status_of(healthy_except(daemon=daemon(partition=OTHER_PARTITION)))
     assert elsewhere.imex_partition == OTHER_PARTITION
-    no_answer = healthy_except(daemon=DaemonState(problem="imex daemon does not answer on this node"))
+    no_answer = healthy_except(daemon=DaemonState(problem="the supervisor does not run"))
     assert status_of(no_answer, last=elsewhere).imex_partition == OTHER_PARTITION
     assert status_of(healthy_except(daemon=DaemonState()), last=elsewhere).imex_partition == ""
 

@@ -38,9 +38,9 @@ leaving='' # this script is to end
 reload_pending='' # the pid to reload as soon as it is allowed again
 retry_timer='' stop_timer='' reload_timer='' # pids of timers that run
 
-send() {
-    # Opening it read-write never blocks, also if the supervisor has ended in the meantime.
-    echo "$*" 1<>control
+send() { # EVENT
+    # Not by the path: also a supervisor whose directory was removed must end.
+    echo "$*" >&4
 }
 
 after() { # SECONDS EVENT; the timer is $!
@@ -74,7 +74,7 @@ run() { # COMMAND
     exec 3<&-
     # A signal to the whole process group must not keep this shell from telling how the process ended.
     trap : INT TERM
-    "$@" -c "$PWD/configs/$identity/config.cfg" 2>&1 &
+    "$@" -c "$PWD/configs/$identity/config.cfg" 2>&1 4>&- &
     child=$!
     send started "$child"
     wait "$child"
@@ -107,7 +107,7 @@ start() { # COMMAND
     read_hosts
     : >started
     state=starting
-    # Both close the FIFO: only this shell may have it open, because that is how `imex node` sees that it runs.
+    # Both close their end to read from: only this shell may have it, because so `imex node` sees that it runs.
     run "$@" | keep_output &
 }
 
@@ -194,7 +194,8 @@ trap 'send leave' INT TERM
 # Before the FIFO is open: a program that finds a reader must not find the status of an earlier supervisor.
 report stopped
 [ -p control ] || mkfifo -m 600 control || exit
-exec 3<>control
+exec 3<>control # to read from, in this shell alone
+exec 4>control  # to write to
 start "$@"
 while :; do
     read -r event argument code <&3 || continue # a signal

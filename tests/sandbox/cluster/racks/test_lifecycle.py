@@ -75,6 +75,12 @@ def processes_with(*words: str) -> list[str]:
     return found
 
 
+def soft_daemons(paths: ClusterPaths) -> list[str]:
+    """Without their supervisors, whose command lines contain that of the daemon."""
+    lines = processes_with(str(paths.run))
+    return [line for line in lines if "imex_sandbox.softimex.daemon" in line and "supervisor.sh" not in line]
+
+
 def pid_in(directory: Path, program: str) -> int:
     """The pid of the only process of that name in this working directory."""
     found = []
@@ -117,7 +123,7 @@ def test_nothing_is_left_after_any_signal(file: Path, name: str, number: signal.
     child = started(file, name)
     paths = ClusterPaths(name)
     mark = run_pod(Cluster(name))
-    until(lambda: sum("imex_sandbox.softimex.daemon" in line for line in processes_with(str(paths.run))) == 2)
+    until(lambda: len(soft_daemons(paths)) == 2)
     child.send_signal(number)
     output, progress = child.communicate(timeout=120)
     until_nothing_is_left(paths, mark)
