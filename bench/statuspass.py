@@ -40,6 +40,9 @@ class MemoryClient(Client):
         self._objects[resource.plural, key_of(obj)] = stored
         return self._versioned(resource, stored)
 
+    async def get_raw(self, resource: Resource[T], key: Key) -> bytes:
+        return msgspec.json.encode(self._stored(resource, key))
+
     async def create(self, resource: Resource[T], obj: T) -> T:
         self.writes += 1
         return self.add(resource, obj)

@@ -229,7 +229,10 @@ def test_one_node_cannot_lower_the_channel_count_of_a_partition() -> None:
     newcomer = nvlink_node("d", acknowledged=1, channel_count=2)
     refused = plan(partition(*members), *reports, newcomer)
     assert "d" not in member_states(refused)
-    assert conditions(refused) == {"NodesAdmitted": ("False", "TooFewChannels")}
+    assert conditions(refused) == {
+        "ChannelSkew": ("True", "SeveralChannelCounts"),
+        "NodesAdmitted": ("False", "TooFewChannels"),
+    }
     assert message(refused, "NodesAdmitted").startswith("node d offers 2 channels, but")
 
 
@@ -252,7 +255,8 @@ def test_the_condition_names_a_node_for_which_no_index_is_free() -> None:
     assert conditions(planned) == {"NodesAdmitted": ("False", "NoIndex")}
     assert message(planned, "NodesAdmitted") == (
         f"NVLink partition {HERE} has no free index for node b: all 1 are taken; for a node that"
-        " will not return, delete its Node object or run imex forget-node"
+        " will not return, delete its Node object or run imex forget-node; if the machine has more nodes, drain it,"
+        " set imex controller --max-nodes and delete the NVLinkPartition"
     )
 
 

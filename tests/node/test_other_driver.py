@@ -55,7 +55,7 @@ def start_program(node: PublishingNode, root: Path, control_plane: ControlPlane)
     command = [
         *(sys.executable, "-m", "imex_dra.cli", "node", f"--node-name={node.name}", "--address=127.0.0.1"),
         *(f"--hardware=simulated:{root}", f"--kubeconfig={control_plane.kubeconfig()}"),
-        *(f"--kubelet-dir={root / 'k'}", f"--cdi-dir={root / 'cdi'}", f"--daemon-socket={root / 'd.sock'}"),
+        *(f"--kubelet-dir={root / 'k'}", f"--cdi-dir={root / 'cdi'}", f"--imex-dir={root / 'imex'}"),
     ]
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
