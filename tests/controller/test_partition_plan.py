@@ -255,8 +255,8 @@ def test_the_condition_names_a_node_for_which_no_index_is_free() -> None:
     assert conditions(planned) == {"NodesAdmitted": ("False", "NoIndex")}
     assert message(planned, "NodesAdmitted") == (
         f"NVLink partition {HERE} has no free index for node b: all 1 are taken; for a node that"
-        " will not return, delete its Node object or run imex forget-node; if the machine has more nodes, drain it,"
-        " set imex controller --max-nodes and delete the NVLinkPartition"
+        " will not return, delete its Node object or run imex forget-node; if the machine has more nodes, drain"
+        " it, set imex controller --max-nodes and delete the NVLinkPartition"
     )
 
 

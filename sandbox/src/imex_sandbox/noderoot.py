@@ -44,7 +44,9 @@ class NodeRoot:
             (self.path / directory).mkdir(parents=True, exist_ok=True)
         (self.path / "addresses").write_text(f"{address}\n")
         # What a bind mount does in a daemon pod.
-        (self.path / "hosts").symlink_to(f"{_IMEX}/hosts")
+        hosts = self.path / "hosts"
+        hosts.unlink(missing_ok=True)
+        hosts.symlink_to(f"{_IMEX}/hosts")
         self.load_driver(channel_major)
         self.write_hardware(hardware)
 

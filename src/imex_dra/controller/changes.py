@@ -31,7 +31,15 @@ def concerns_partition(old: NVLinkNode | None, new: NVLinkNode | None) -> bool:
 def _for_partition(status: NVLinkNodeStatus) -> NVLinkNodeStatus:
     """Without what no plan uses."""
     return structs.replace(
-        status, prepared_claims=(), max_claims=0, boot_id="", imex_started_at="", isolation=Isolation()
+        status,
+        product="",
+        gpu_count=0,
+        gpus=(),
+        prepared_claims=(),
+        max_claims=0,
+        boot_id="",
+        imex_started_at="",
+        isolation=Isolation(),
     )
 
 
