@@ -6,7 +6,7 @@ arriving, or its response from returning, and the process is killed while it wai
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,47 +28,47 @@ from tests.waiting import until_async
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(300)]
 
-Matches = Callable[[str, bytes], bool]
-
 
 class Step(NamedTuple):
     request: str
     """Pattern of the request line."""
-    body: Callable[[dict[str, Any]], bool] = lambda body: True
+    field: str = ""
+    """Pattern of the path of a field that a PATCH sets or removes."""
+    value: Any = ...
+    """The new value of that field; None if it is removed."""
     deleting: bool = False
     """Whether it belongs to the deletion of the ComputeDomain."""
 
     def matches(self, line: str, body: bytes) -> bool:
-        return bool(re.search(self.request, line)) and self.body(msgspec.json.decode(body) if body else {})
+        if not re.search(self.request, line):
+            return False
+        return not self.field or any(
+            re.fullmatch(self.field, path) and self.value in (..., value)
+            for operation in msgspec.json.decode(body)
+            if operation["op"] != "test"
+            for path, value in fields(operation["path"], operation.get("value"))
+        )
 
 
-def changes_finalizers(body: dict[str, Any], *, present: bool) -> bool:
-    finalizers = body.get("metadata", {}).get("finalizers", ...)
-    return finalizers is not ... and (DOMAIN_FINALIZER in (finalizers or ())) is present
+def fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The single values below a path of a JSON Patch, each with its own path."""
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from fields(f"{path}/{name}", inner)
+    else:
+        yield path, value
 
 
-def has_channel(body: dict[str, Any], state: ChannelState) -> bool:
-    return any(entry["state"] == state for entry in body.get("status", {}).get("channels") or ())
-
-
+OBJECT, STATUS = r"^PATCH .*/computedomains/job\b[^/]*$", r"^PATCH .*/computedomains/job/status"
+PARTITION, STATE = r"^PATCH .*/nvlinkpartitions/.*/status", r"/status/channels/\d+/state"
 STEPS = {
-    "finalizer added": Step(
-        r"^PATCH .*/computedomains/job\b[^/]*$", lambda b: changes_finalizers(b, present=True)
-    ),
+    "finalizer added": Step(OBJECT, r"/metadata/finalizers/\d+", DOMAIN_FINALIZER),
     "template created": Step(r"^POST .*/resourceclaimtemplates\b"),
-    "channel assigned": Step(
-        r"^PATCH .*/nvlinkpartitions/.*/status", lambda b: has_channel(b, ChannelState.ASSIGNED)
-    ),
-    "status written": Step(r"^PATCH .*/computedomains/job/status", lambda b: bool(b["status"].get("partitions"))),
+    "channel assigned": Step(PARTITION, STATE, ChannelState.ASSIGNED),
+    "status written": Step(STATUS, r"/status/partitions/.*"),
     "template deleted": Step(r"^DELETE .*/resourceclaimtemplates/job\b", deleting=True),
-    "channel released": Step(
-        r"^PATCH .*/nvlinkpartitions/.*/status",
-        lambda b: has_channel(b, ChannelState.RELEASED),
-        deleting=True,
-    ),
-    "finalizer removed": Step(
-        r"^PATCH .*/computedomains/job\b[^/]*$", lambda b: changes_finalizers(b, present=False), deleting=True
-    ),
+    "channel released": Step(PARTITION, STATE, ChannelState.RELEASED, deleting=True),
+    "finalizer removed": Step(OBJECT, r"/metadata/finalizers", None, deleting=True),
 }
 
 

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.daemon.manager import DaemonManager
@@ -25,9 +24,10 @@ from imex_dra.imex.config import hosts_file, identity_of
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.imex.memberlist import Leave, MemberList
 from tests.daemon.simulatednode import RunningSupervisor
+from tests.killing import kill_before_call
 from tests.waiting import until
 
-CALLS = ("mkdir", "rename", "unlink", "symlink", "ftruncate", "pwrite", "write")
+CALLS = [(os, name) for name in ("mkdir", "rename", "unlink", "symlink", "ftruncate", "pwrite", "write")]
 IMEX = "trap 'echo >> {notes}/signals' USR1; echo $$ >> {notes}/starts; while :; do sleep 0.02; done"
 PARTITION, NAMES, OWN = "7b.1", "imex-0a1b2c3d-%03d", "127.0.0.1"
 
@@ -79,7 +79,7 @@ class Node:
         child = os.fork()
         if child == 0:
             if fatal is not None:
-                kill_before_call(fatal)
+                kill_before_call(fatal, CALLS)
             asyncio.run(reach(self.supervisor.directory, goal))
             os._exit(0)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -121,22 +121,6 @@ async def reach(directory: Path, goal: Goal) -> None:
 def _runs(goal: MemberList, state: DaemonState) -> bool:
     running = (state.state, state.partition, state.index, state.generation)
     return running == (ImexState.READY, goal.partition, goal.own_index, goal.generation)
-
-
-def kill_before_call(fatal: int) -> None:
-    """From now on, this process is killed in place of its call with this number."""
-    numbers = count()
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_or_die(*arguments: Any, **options: Any) -> Any:
-            if next(numbers) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-
-        return call_or_die
-
-    for name in CALLS:
-        setattr(os, name, counted(getattr(os, name)))
 
 
 def needed_starts(before: Goal, after: Goal) -> int:

@@ -76,7 +76,7 @@ def was_revoked(cluster: DriverCluster, resource: str, event: dict[str, Any]) ->
 
 
 def is_in_terminating_namespace(event: dict[str, Any]) -> bool:
-    """Then a create gets 403 whoever sends it: an Event about a ComputeDomain whose test has just ended."""
+    """A create then gets 403 with any permission: an Event about a ComputeDomain whose test has just ended."""
     return "being terminated" in event.get("responseStatus", {}).get("message", "")
 
 

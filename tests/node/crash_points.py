@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from tests.killing import kill_before_call
 from tests.node.disk import NodeDisk, prepared_claim
 from tests.node.snapshots import PARTITION
 
@@ -93,28 +94,12 @@ SCENARIOS = {
 }
 
 
-def kill_before_call(fatal: int) -> None:
-    """From now on, this process is killed in place of its call with this number."""
-    numbers = count()
-
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_or_die(*arguments: Any, **options: Any) -> Any:
-            if next(numbers) == fatal:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-
-        return call_or_die
-
-    for module, name in CALLS:
-        setattr(module, name, counted(getattr(module, name)))
-
-
 def completes(scenario: Scenario, fatal: int, directory: Path, *, device_nodes: bool) -> bool:
     child = os.fork()
     if child == 0:
         disk = NodeDisk(directory / str(fatal), device_nodes=device_nodes)
         scenario.set_up(disk)
-        kill_before_call(fatal)
+        kill_before_call(fatal, CALLS)
         scenario.operation(disk)
         os._exit(0)
     _, status = os.waitpid(child, 0)

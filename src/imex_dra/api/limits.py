@@ -31,5 +31,8 @@ MAX_NODES = 4096
 MAX_GPUS = 256
 """In one node."""
 
+MAX_PRODUCT = 96
+"""Characters of the product name of a GPU, as in NVML."""
+
 MAX_CHANNELS = 1 << 20
 """In one partition: a channel is a minor device number, which has 20 bits."""

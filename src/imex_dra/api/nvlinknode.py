@@ -17,6 +17,7 @@ from imex_dra.api.limits import (
     MAX_GPUS,
     MAX_NAME,
     MAX_NODES,
+    MAX_PRODUCT,
     MAX_TEXT,
     MAX_TIME,
     MAX_UID,
@@ -139,7 +140,7 @@ class NVLinkNodeStatus(View, frozen=True):
     product: Annotated[
         str,
         Meta(
-            max_length=MAX_UID,
+            max_length=MAX_PRODUCT,
             description="Product name of the GPUs; it decides how many nodes a new NVLinkPartition can have.",
         ),
     ] = ""

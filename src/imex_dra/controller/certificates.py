@@ -61,9 +61,9 @@ def _not_after(secret: Secret) -> datetime | None:
 
 
 def _is_valid(authority: Secret, now: datetime) -> bool:
-    """An authority must outlive the certificates that it signs. One of an administrator has no annotation."""
+    """An authority must outlive the certificates that it signs. That of an administrator is used as it is."""
     until = _not_after(authority)
-    return until is None or until - now > CERTIFICATE_LIFE
+    return not _is_ours(authority) or (until is not None and until - now > CERTIFICATE_LIFE)
 
 
 def _is_due(certificate: Secret, now: datetime) -> bool:

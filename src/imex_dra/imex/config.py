@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from imex_dra.api.limits import MAX_ADDRESS
 from imex_dra.imex.memberlist import MemberList
 
 UNUSED_ADDRESS = "127.0.0.2"
@@ -20,7 +21,6 @@ UNUSED_ADDRESS = "127.0.0.2"
 SERVER_PORT = 50000
 COMMAND_PORT = 50005
 
-_LONGEST_ADDRESS = 39
 _LONGEST_GENERATION = 19
 
 
@@ -92,7 +92,7 @@ def hosts_file(member_list: MemberList) -> HostsFile:
     }
     return HostsFile(
         f"# generation {member_list.generation:<{_LONGEST_GENERATION}} of {member_list.partition}",
-        "".join(f"{address:<{_LONGEST_ADDRESS}} {name}\n" for name, address in names.items()),
+        "".join(f"{address:<{MAX_ADDRESS}} {name}\n" for name, address in names.items()),
     )
 
 

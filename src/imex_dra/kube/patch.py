@@ -108,7 +108,9 @@ def _dict(path: str, old: Json, new: Json) -> Iterator[Json]:
 
 
 def _entries(info: ms.Type, keys: tuple[str, ...], path: str, old: Any, new: Any) -> Iterator[Json]:
-    """`order` follows the keys of the live list through the operations."""
+    """`order` follows the keys of the live list through the operations. A map key has the same name in JSON and in
+    the view, because it is a single word.
+    """
     before, after = ({tuple(getattr(item, k) for k in keys): item for item in items} for items in (old, new))
     order = list(before)
     for position in reversed(range(len(order))):

@@ -6,7 +6,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from imex_dra.api import domainreasons, nodereasons
-from imex_dra.api.limits import MAX_TEXT
+from imex_dra.api.limits import MAX_GPUS, MAX_PRODUCT, MAX_TEXT
 from imex_dra.api.meta import OTHER_DRIVER, Condition
 from imex_dra.api.nvlinknode import (
     CONNECTED,
@@ -58,9 +58,9 @@ def node_status(
         imex_state=snapshot.daemon.state,
         imex_started_at=_imex_started_at(snapshot, last),
         driver_version=snapshot.reading.driver_version,
-        product=snapshot.reading.product or last.product,
-        gpu_count=snapshot.reading.gpu_count,
-        gpus=tuple(_cut(gpu) for gpu in snapshot.reading.gpus),
+        product=snapshot.reading.product[:MAX_PRODUCT] or last.product,
+        gpu_count=min(snapshot.reading.gpu_count, MAX_GPUS),
+        gpus=tuple(_cut(gpu) for gpu in snapshot.reading.gpus[:MAX_GPUS]),
         channel_count=snapshot.reading.channel_count or last.channel_count,
         max_claims=snapshot.max_claims,
         boot_id=snapshot.reading.boot_id or last.boot_id,

@@ -30,7 +30,7 @@ class FakeEntrypoint:
         self.fails = False
 
     def program(self, *, as_process: bool = False) -> Program:
-        return Program(self, "n0", log=self.log, as_process=as_process)
+        return Program(self, "n0", log=self.log, task=None if as_process else self.run)
 
     async def run(self) -> None:
         self.tasks_started += 1

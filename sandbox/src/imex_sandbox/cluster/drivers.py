@@ -38,14 +38,15 @@ class NodePrograms:
         self._root = node.root
         imex_node = ImexNode(node, settings.fabric, threads)
         supervisor = ImexSupervisor(node, settings.fabric)
+        programs = ((imex_node, None if settings.processes else imex_node.run), (supervisor, None))
         self.programs = {
             entrypoint.name: Program(
                 entrypoint,
                 node.name,
                 log=settings.logs / f"{node.name}-{entrypoint.name}.log",
-                as_process=settings.processes or entrypoint is supervisor,
+                task=task,
             )
-            for entrypoint in (imex_node, supervisor)
+            for entrypoint, task in programs
         }
 
     def start(self) -> None:

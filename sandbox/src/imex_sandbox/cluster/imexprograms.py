@@ -97,9 +97,6 @@ class ImexSupervisor:
     def argv(self) -> Sequence[str]:
         return [*STOPS_WITH_PARENT, *self._root.supervisor_command(self._fabric)]
 
-    async def run(self) -> None:
-        raise NotImplementedError("a shell script cannot be a task")
-
     async def wait_until_serving(self, log: Path) -> None:
         await _until((self._root.imex / "control").exists)
 

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -31,26 +31,28 @@ _SERVING_TIMEOUT = 60.0
 
 
 class Entrypoint(Protocol):
-    """A program, as a coroutine and as a command."""
+    """A program as a command."""
 
     name: str
 
     @property
     def argv(self) -> Sequence[str]: ...
 
-    async def run(self) -> None: ...
-
     async def wait_until_serving(self, log: Path) -> None:
         """Wait for a process of this program, which writes to the log, to do its work."""
 
 
 class Program:
-    def __init__(self, entrypoint: Entrypoint, node: str, *, log: Path, as_process: bool = False) -> None:
+    """A process, or while nothing needs one of its own a task of this process, if the program can be a `task`."""
+
+    def __init__(
+        self, entrypoint: Entrypoint, node: str, *, log: Path, task: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self.name = entrypoint.name
         self._entrypoint = entrypoint
         self._node = node
         self._log = log
-        self._as_process = as_process
+        self._run_task = task
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -92,9 +94,9 @@ class Program:
     async def move_to_process(self) -> None:
         if not self.started:
             raise Rejected(f"{self.name} of node {self._node} is not running")
-        if not self._as_process:
+        if self._run_task is not None:
             await self.stop()
-            self._as_process = True
+            self._run_task = None
             self.start()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._entrypoint.wait_until_serving(self._log), _SERVING_TIMEOUT)
@@ -107,7 +109,7 @@ class Program:
         bind_contextvars(program=self.name, node=self._node)
         while True:
             try:
-                await (self._run_process() if self._as_process else self._entrypoint.run())
+                await (self._run_process() if self._run_task is None else self._run_task())
                 log.warning("program ended, restarting")
             except Exception as error:
                 log.error("program failed, restarting", exc_info=error)
