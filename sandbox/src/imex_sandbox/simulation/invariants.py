@@ -7,7 +7,7 @@ The others are what it rests on.
 
 import json
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import NamedTuple
 
 from imex_sandbox.embedded.statuses import Json
@@ -65,17 +65,29 @@ class Invariants:
                     raise Violation("shared channel", f"{cause} on {other.node}, and the nodes are connected")
 
     def _check_daemons(self) -> None:
-        """No daemon is connected to two others under one index."""
+        """No member is contacted by two daemons under one index.
+
+        A daemon knows its peers by their indexes. One that still has an older list and is cut off, or was, may
+        know another node under an index: it is Suspended then, and gets no channel before it has the current list.
+        """
         cluster, now = self._cluster, self._cluster.loop.time()
-        by_index: dict[tuple[str, int], list[str]] = {}
-        for name, daemon in cluster.fabric.daemons.items():
+        fabric, by_index = cluster.fabric, dict[tuple[str, int], list[str]]()
+        for name, daemon in fabric.daemons.items():
             if daemon.applied is not None and daemon.is_ready(now):
                 by_index.setdefault((daemon.applied.partition, daemon.applied.own_index), []).append(name)
-        for (_, index), names in by_index.items():
-            for one, other in combinations(names, 2):
-                for third in cluster.fabric.daemons:
-                    if cluster.fabric.connected(third, one, now) and cluster.fabric.connected(third, other, now):
-                        raise Violation("shared index", f"{third} is connected to {one} and {other} as {index}")
+        for (partition, index), names in by_index.items():
+            for one, other in permutations(names, 2):
+                for member in self._active_members(partition).difference((one, other)):
+                    if fabric.connected(member, one, now) and fabric.contacts(other, member, now):
+                        cause = f"{member} is connected to {one} as {index}, and contacted by {other} as {index}"
+                        raise Violation("shared index", cause)
+
+    def _active_members(self, partition: str) -> set[str]:
+        for key, stored in self._cluster.storage.all(PARTITIONS):
+            if key.name == partition:
+                members = stored.document.get("status", {}).get("members", ())
+                return {member["node"] for member in members if member["state"] not in ("Leaving", "Suspended")}
+        return set()
 
     def _check_peers(self) -> None:
         """The daemons of a job that runs never drop each other, unless a node was moved."""
