@@ -72,7 +72,7 @@ kube: env ## build the real Kubernetes that the tests run against (about ten min
 	@python -m imex_sandbox.kubernetes.runc
 
 test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
-	@pytest -n 2 -m "kube or node" $(ARGS)
+	@pytest -n 2 -m "kube or node or slow" $(ARGS)
 
 bench: kube ## run the benchmarks, each with its yardstick; writes docs/benchmarks.md
 	@python -m bench $(or $(ARGS),cache reconcile scale softimex watch)

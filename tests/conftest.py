@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.racks import of_racks
 from tests.paths import DEPLOY
 from tests.sandbox.kubernetes.prerequisites import NodeTests
+from tests.sharedcluster import SHARED_CLUSTER, scope_of
 
 # Otherwise the first test that asks for the current event loop creates one that is never closed.
 asyncio.set_event_loop(None)
@@ -36,6 +38,7 @@ CRDS = DEPLOY / "crds"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(NodeTests(), "nodes")
+    config.pluginmanager.register(SHARED_CLUSTER, "shared-cluster")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SkipReport(), "skip-report")
 
@@ -61,10 +64,7 @@ class SharedFixtureScheduling(LoadScopeScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if "/racks/" in file:
-            return "racks"
-        return "tests/driver" if file.startswith("tests/driver/") else file
+        return scope_of(nodeid)
 
 
 class SkipReport:
@@ -96,13 +96,18 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield running
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Two simulated racks with the driver, for tests in folders named `racks`. A test repairs what it breaks."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
-        with running(of_racks(2, "gb200-nvl72", name=f"test-{os.getpid()}")) as started:
-            yield started
+
+    @contextmanager
+    def started() -> Iterator[Cluster]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+            with running(of_racks(2, "gb200-nvl72", name=f"test-{os.getpid()}")) as cluster:
+                yield cluster
+
+    return SHARED_CLUSTER.get(request, started)
 
 
 def install_crds(control_plane: ControlPlane) -> None:

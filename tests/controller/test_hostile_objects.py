@@ -25,7 +25,7 @@ from tests.controller.hostileuser import USER, HostileUser, hostile_user
 from tests.kube.hostile import DEEP_MANAGED_FIELDS, STORED, claim, template
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 DRIVERS = ("gpu.example.com", DRIVER)
 

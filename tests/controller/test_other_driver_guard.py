@@ -21,7 +21,7 @@ from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.controller.cluster import Cluster
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 
 def daemon_set(namespace: str) -> dict[str, Any]:

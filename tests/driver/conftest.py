@@ -1,15 +1,22 @@
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.driver.cluster import DriverCluster, running_cluster
 from tests.driver.namespace import Namespace
+from tests.sharedcluster import SHARED_CLUSTER
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[DriverCluster]:
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest) -> DriverCluster:
+    return SHARED_CLUSTER.get(request, _started)
+
+
+@contextmanager
+def _started() -> Iterator[DriverCluster]:
     """In a directory whose path is short enough for unix sockets."""
     with (
         tempfile.TemporaryDirectory(prefix="imex-", dir="/tmp") as directory,

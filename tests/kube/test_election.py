@@ -13,7 +13,7 @@ from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.waiting import until_async
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 KEY = Key("default", "imex-controller")
 TIMING = Timing(lease_duration=16, renew_deadline=12.0, retry_period=0.3)

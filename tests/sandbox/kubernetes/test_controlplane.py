@@ -13,7 +13,7 @@ from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.kubectl import Kubectl
 from tests.waiting import until
 
-pytestmark = pytest.mark.kube
+pytestmark = [pytest.mark.kube, pytest.mark.slow]
 
 DEPLOYMENT = {
     "apiVersion": "apps/v1",

@@ -9,7 +9,7 @@ import pytest
 from tests.sandbox.softimex.rack import Equal, Rack
 from tests.waiting import until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SIZE = 18
 FAULTS = 6
