@@ -265,3 +265,17 @@ async def test_a_node_that_is_no_longer_a_member_stops_its_daemon(rack: Rack, no
         assert not Path(f"/proc/{first}").exists()
         managed.desire(rack.member_list(0, 0, generation=2))
         await managed.until_ready(0, generation=2)
+
+
+async def test_the_driver_root_is_written_before_the_start_and_again_when_the_driver_moves(
+    rack: Rack, node: SimulatedNode
+) -> None:
+    async with node.managed() as managed:
+        managed.manager.desire(rack.member_list(0, 0), may_write=True, driver_root="/run/nvidia/driver")
+        pid = (await managed.until_ready(0)).started_at
+        found = node.files.find()
+        assert found is not None
+        assert found.driver_root == "/run/nvidia/driver"
+        managed.manager.desire(rack.member_list(0, 0), may_write=True, driver_root="/")
+        await until_async(lambda: (found := node.files.find()) and found.driver_root == "/")
+        assert managed.states[-1].started_at == pid

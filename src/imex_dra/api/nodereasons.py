@@ -46,6 +46,36 @@ def supervisor_not_running() -> str:
     return "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there"
 
 
+def imex_program_missing(*, program: str, driver_root: str) -> str:
+    return (
+        f"the GPU driver in {driver_root} has no {program}: install the package nvidia-imex of the driver's"
+        " version there, or start imex node with --driver-root, the directory that has it"
+    )
+
+
+def driver_too_old(*, version: str, minimum: str) -> str:
+    return (
+        f"the GPU driver {version} is older than {minimum}, whose nvidia-imex is the first that takes host names:"
+        f" install {minimum} or later"
+    )
+
+
+def other_imex_running(*, pid: int, unit: str, container: str) -> str:
+    if unit:
+        place, step = (
+            f" of the systemd unit {unit}",
+            f"run systemctl disable --now {unit} and systemctl mask {unit}",
+        )
+    elif container:
+        place, step = f" in container {container[:12]}", "remove what runs that container"
+    else:
+        place, step = "", "stop it"
+    return (
+        f"another nvidia-imex runs on the host (pid {pid}{place}), and the GPU driver has only one IMEX session:"
+        f" {step}"
+    )
+
+
 def imex_files_not_written(*, cause: str) -> str:
     return f"the configuration of nvidia-imex cannot be written: {cause}"
 

@@ -54,6 +54,7 @@ class DaemonManager:
         self._clock = clock
         self._desired: MemberList | Leave | None = None
         self._may_write = False
+        self._driver_root = ""
         self._found: Found | None = None
         """None while the supervisor does not run."""
         self._recovery = Recovery()
@@ -69,9 +70,11 @@ class DaemonManager:
         """The supervisor's directory must be looked at before the period is over."""
         self._poll_now = asyncio.Event()
 
-    def desire(self, desired: MemberList | Leave | None, *, may_write: bool) -> None:
-        """None: no change. During an update only one of two node programs may write."""
-        self._desired, self._may_write = desired, may_write
+    def desire(self, desired: MemberList | Leave | None, *, may_write: bool, driver_root: str = "") -> None:
+        """None: no change. During an update only one of two node programs may write. `driver_root` is for the next
+        start; it is empty while it is not known.
+        """
+        self._desired, self._may_write, self._driver_root = desired, may_write, driver_root
         self._wake.set()
 
     async def run(self) -> None:
@@ -111,6 +114,9 @@ class DaemonManager:
             log.info("managing nvidia-imex", step=self._step.name, generation=generation, pid=found.pid)
         self._problem = ""
         try:
+            # Before a start. A process that runs does not need it, but its ctl and its next start do.
+            if self._driver_root not in ("", found.driver_root):
+                self._supervisor.write_driver_root(self._driver_root)
             self._act(self._step, found)
         except (ImexError, OSError) as error:
             # Retried at the next look. It is no reason to stop a process that serves other members.

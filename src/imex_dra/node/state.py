@@ -85,7 +85,11 @@ async def follow_daemon(supervisor: Supervisor, ctl: ImexCtl, clock: Clock, stat
         group.create_task(manager.run())
         while True:
             changed, snapshot = state.changed, state.snapshot
-            manager.desire(member_list_for_daemon(snapshot), may_write=snapshot.is_publisher)
+            manager.desire(
+                member_list_for_daemon(snapshot),
+                may_write=snapshot.is_publisher,
+                driver_root=snapshot.reading.driver_root,
+            )
             await changed.wait()
 
 
