@@ -21,6 +21,7 @@ from imex_dra.daemon.supervisor import chroot_command
 from imex_dra.imex.ctl import ImexCtl
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import CHANNELS
+from tests.daemon.secret import Secret, certificate, new_authority
 from tests.daemon.simulatednode import HARDWARE, Rack, RunningSupervisor
 from tests.paths import ROOT
 from tests.waiting import until_async
@@ -55,6 +56,7 @@ class DriverRootNode:
         self._mount_libraries()
         self._install("nvidia-imex", "daemon")
         self._install("nvidia-imex-ctl", "ctl")
+        self.secret = Secret(directory / "secret")
         self.states: list[DaemonState] = []
 
     def _mount_libraries(self) -> None:
@@ -79,10 +81,13 @@ class DriverRootNode:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[DaemonManager]:
-        supervisor = RunningSupervisor(self.imex, chroot_command(self.imex, self.host, "nvidia-imex"))
+        command = chroot_command(self.imex, self.host, "nvidia-imex")
+        supervisor = RunningSupervisor(
+            self.imex, command, environment={"TLS_DIRECTORY": str(self.secret.directory)}
+        )
         ctl = ImexCtl(chroot_command(self.imex, self.host, "nvidia-imex-ctl"), timeout=30)
         manager = DaemonManager(
-            supervisor.files, ctl, self.states.append, poll_intervals=PollIntervals(0.2, 0.5, 1)
+            supervisor.files, ctl, self.states.append, poll_intervals=PollIntervals(0.2, 0.5, 1), tls=True
         )
         managing = asyncio.create_task(manager.run())
         try:
@@ -109,6 +114,9 @@ class DriverRootNode:
 async def observe(directory: Path) -> dict[str, Any]:
     rack = Rack()
     here, there = (DriverRootNode(directory / f"n{n}", rack.address(n)) for n in range(2))
+    authority = await new_authority()
+    for node in (here, there):
+        node.secret.write(authority, await certificate(authority))
     try:
         async with here.running() as one, there.running() as other:
             one.desire(rack.member_list(0, 0), may_write=True, driver_root=DRIVER_ROOT)
@@ -124,6 +132,7 @@ async def observe(directory: Path) -> dict[str, Any]:
                 "arguments": Path(f"/proc/{pid}/cmdline").read_text().split("\0")[2:-1],
                 "hosts outside": (here.driver_root / "etc/hosts").read_text(),
                 "mounts outside": f"{here.driver_root}/etc/hosts" in Path("/proc/self/mounts").read_text(),
+                "keys outside": [path.name for path in (here.imex / "tls").iterdir()],
                 "persistent directory": (here.host / "run/nvidia-imex").is_dir(),
             }
     finally:

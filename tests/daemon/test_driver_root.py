@@ -35,6 +35,7 @@ def test_two_nodes_connect_with_programs_of_their_driver_roots(directory: Path) 
         "arguments": ["/usr/bin/nvidia-imex", "-c", str(config)],
         "hosts outside": HOSTS,
         "mounts outside": False,
+        "keys outside": [],
         "persistent directory": True,
     }
 

@@ -5,7 +5,9 @@ from signal import Signals
 
 from imex_dra.api.names import (
     CLIQUE_LABEL,
+    DAEMON_SECRET,
     DRIVER,
+    NAMESPACE,
     READINESS_ANNOTATION,
     READINESS_MEMBERS,
 )
@@ -73,6 +75,14 @@ def other_imex_running(*, pid: int, unit: str, container: str) -> str:
     return (
         f"another nvidia-imex runs on the host (pid {pid}{place}), and the GPU driver has only one IMEX session:"
         f" {step}"
+    )
+
+
+def imex_certificate_missing() -> str:
+    return (
+        f"there is no certificate for TLS between IMEX daemons: check that Secret {DAEMON_SECRET} exists (imex"
+        f" controller creates it: kubectl -n {NAMESPACE} get secret {DAEMON_SECRET}) and that the pod of the IMEX"
+        " daemon mounts it"
     )
 
 

@@ -51,6 +51,12 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     "--imex-ctl", default="", help="Command that runs nvidia-imex-ctl. Default: that of the driver root."
 )
 @click.option(
+    "--imex-tls/--no-imex-tls",
+    default=None,
+    help="Whether IMEX daemons authenticate each other and encrypt; all nodes of a partition must agree. Default:"
+    " on with --hardware nvml, off with simulated hardware.",
+)
+@click.option(
     "--kubelet-dir",
     type=_DIRECTORY,
     default=Path("/var/lib/kubelet"),
@@ -95,6 +101,7 @@ def command(
     imex_dir: Path,
     driver_root: str,
     imex_ctl: str,
+    imex_tls: bool | None,
     kubelet_dir: Path,
     cdi_dir: Path,
     prepare_deadline: float,
@@ -125,6 +132,7 @@ def command(
                 cdi=cdi_dir,
                 imex_directory=imex_dir,
                 ctl=ImexCtl(shlex.split(imex_ctl) or ctl),
+                imex_tls=isinstance(hardware, NvmlHardware) if imex_tls is None else imex_tls,
                 prepare_deadline=prepare_deadline,
                 max_claims=max_claims,
                 publish_after=publish_after,

@@ -8,6 +8,9 @@
 #
 #     driver-root   path of the driver root on the host: / or, with the GPU Operator, /run/nvidia/driver
 #
+# The Secret with the certificate for TLS is mounted at /etc/imex-dra/tls of the daemon pod (TLS_DIRECTORY). The program
+# sees it at DIRECTORY/tls, which is empty for everything else on the node.
+#
 # The mounts are in a mount namespace of this process alone. They receive what the host mounts and unmounts, and send
 # nothing back: the /etc/hosts of the host stays what it is. Everything happens by exec, so the program has the pid
 # that the supervisor knows. Needs a POSIX shell, chroot, mkdir, mount and unshare, and CAP_SYS_ADMIN.
@@ -43,6 +46,11 @@ mkdir -p "$root$directory"
 mount --bind "$directory" "$root$directory"
 [ -e "$root/etc/hosts" ] || : >"$root/etc/hosts"
 mount --bind "$directory/hosts" "$root/etc/hosts"
+# In the daemon pod only. The directory, not its files: the kubelet replaces them together, behind a link.
+if [ -d "${TLS_DIRECTORY:=/etc/imex-dra/tls}" ]; then
+    mkdir -p "$directory/tls"
+    mount --bind "$TLS_DIRECTORY" "$root$directory/tls"
+fi
 
 # Libraries of the container are not those of the driver.
 unset LD_LIBRARY_PATH LD_PRELOAD

@@ -15,7 +15,7 @@ from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import ImexError
 from imex_dra.base.waiting import wait_any
-from imex_dra.daemon.plan import Step, must_skip_recovery, next_step
+from imex_dra.daemon.plan import Step, lacks_certificate, must_skip_recovery, next_step
 from imex_dra.daemon.state import Connections, DaemonState, PollIntervals, Readiness, Recovery
 from imex_dra.daemon.supervisor import Found, Process, Supervisor
 from imex_dra.imex.config import generation_in, hosts_file, identity_of
@@ -44,6 +44,7 @@ class DaemonManager:
         *,
         poll_intervals: PollIntervals = _POLL_INTERVALS,
         recovery_timeout: float = _RECOVERY_TIMEOUT,
+        tls: bool = False,
         clock: Clock = _CLOCK,
     ) -> None:
         self._supervisor = supervisor
@@ -51,6 +52,7 @@ class DaemonManager:
         self._publish_state = publish
         self._poll_intervals = poll_intervals
         self._recovery_timeout = recovery_timeout
+        self._tls = tls
         self._clock = clock
         self._desired: MemberList | Leave | None = None
         self._may_write = False
@@ -108,11 +110,13 @@ class DaemonManager:
 
     def _take_step(self, found: Found, taken: Step) -> None:
         answers = self._readiness.state is not ImexState.UNAVAILABLE
-        self._step = next_step(self._desired, found, self._recovery, answers=answers)
+        self._step = next_step(self._desired, found, self._recovery, answers=answers, tls=self._tls)
         if self._step not in (taken, Step.NOTHING):  # a step is taken again until it has its effect
             generation = self._desired.generation if isinstance(self._desired, MemberList) else None
             log.info("managing nvidia-imex", step=self._step.name, generation=generation, pid=found.pid)
-        self._problem = ""
+        is_member = isinstance(self._desired, MemberList)
+        waits = is_member and lacks_certificate(found, tls=self._tls)
+        self._problem = nodereasons.imex_certificate_missing() if waits else ""
         try:
             # Before a start. A process that runs does not need it, but its ctl and its next start do.
             if self._driver_root not in ("", found.driver_root):
@@ -134,7 +138,7 @@ class DaemonManager:
                 self._supervisor.set_current(None)
                 self._supervisor.apply()
             case Step.START, MemberList() as desired:
-                identity = identity_of(desired, self._recovery.quorum)
+                identity = identity_of(desired, self._recovery.quorum, tls=self._tls)
                 if found.current != identity.name:
                     self._supervisor.set_current(None)
                 self._supervisor.write_config(identity)
@@ -145,7 +149,7 @@ class DaemonManager:
             case Step.UPDATE_HOSTS, MemberList() as desired:
                 self._supervisor.write_hosts(hosts_file(desired))
             case Step.SET_QUORUM, MemberList() as desired:
-                identity = identity_of(desired, self._recovery.quorum)
+                identity = identity_of(desired, self._recovery.quorum, tls=self._tls)
                 self._supervisor.write_config(identity)
                 self._supervisor.set_current(identity)
             case Step.RELOAD, _:

@@ -55,6 +55,10 @@ class Found(Struct, frozen=True):
     configured: Identity | None = None
     """The identity to run."""
     hosts: str = ""
+    certificate: str = ""
+    """Checksum of the certificate that is mounted for TLS; empty if there is none."""
+    loaded_certificate: str = ""
+    """The same, when the process was last told to read it."""
     driver_root: str = ""
     """From which the next nvidia-imex starts; empty if it does not need one."""
 
@@ -106,6 +110,8 @@ class Supervisor:
             current=current,
             configured=self._identity(current),
             hosts=self._read("hosts"),
+            certificate=self._read("certificate").strip(),
+            loaded_certificate=status.get("certificate", ""),
             driver_root=self._read(_DRIVER_ROOT).strip(),
         )
 
@@ -115,9 +121,14 @@ class Supervisor:
     def write_config(self, identity: Identity) -> None:
         folder = self._folder(identity)
         folder.mkdir(parents=True, exist_ok=True)
-        nodes, socket = folder / "nodes_config.cfg", self.directory / "imex_ctrl.sock"
+        nodes = folder / "nodes_config.cfg"
         write_atomically(nodes, identity.nodes_file().encode())
-        config = identity.config_file(nodes_file=nodes, command_socket=socket)
+        config = identity.config_file(
+            nodes_file=nodes,
+            command_socket=self.directory / "imex_ctrl.sock",
+            # Only nvidia-imex has files there: chroot.sh mounts the Secret of the daemon pod.
+            tls_directory=self.directory / "tls",
+        )
         write_atomically(self.config(identity), config.encode())
         # Last, because it says that the others are there.
         write_atomically(folder / "identity.json", msgspec.json.encode(identity))
