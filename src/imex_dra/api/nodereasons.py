@@ -107,6 +107,20 @@ def imex_recovering(*, timeout: float) -> str:
     )
 
 
+def imex_index_unexpected(*, expected: int) -> str:
+    return (
+        f"nvidia-imex was started for index {expected}, but an address of another member is an address of this"
+        " node too: remove that address from the node, and delete the pod of the IMEX daemon there"
+    )
+
+
+def imex_version_differs(*, imex: str, driver: str) -> str:
+    return (
+        f"nvidia-imex is of version {imex}, and the GPU driver of version {driver}: install both in the same"
+        " version, and delete the pod of the IMEX daemon there"
+    )
+
+
 def imex_without_recovery(*, timeout: float) -> str:
     return (
         "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect"
@@ -114,12 +128,12 @@ def imex_without_recovery(*, timeout: float) -> str:
     )
 
 
-def index_differs(*, node: str, partition: str, running: int, assigned: int) -> Explanation:
+def index_differs(*, node: str, partition: str, running: int, assigned: int, problem: str = "") -> Explanation:
     return Explanation(
         Reason.INDEX_DIFFERS,
         f"the IMEX daemon of node {node} runs with index {running}, but the node's index in NVLink partition"
         f" {partition} is {assigned}",
-        "the daemon restarts with the new index by itself",
+        problem or "the daemon restarts with the new index by itself",
     )
 
 

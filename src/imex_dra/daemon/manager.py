@@ -6,6 +6,7 @@ program is killed, upgraded or started again.
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -16,7 +17,7 @@ from imex_dra.base.clock import Clock
 from imex_dra.base.errors import ImexError
 from imex_dra.base.waiting import wait_any
 from imex_dra.daemon.plan import Step, lacks_certificate, must_skip_recovery, next_step
-from imex_dra.daemon.state import Connections, DaemonState, PollIntervals, Readiness, Recovery
+from imex_dra.daemon.state import Connections, DaemonState, OwnReport, PollIntervals, Readiness, Recovery
 from imex_dra.daemon.supervisor import Found, Process, Supervisor
 from imex_dra.imex.config import generation_in, hosts_file, identity_of
 from imex_dra.imex.ctl import ImexCtl
@@ -63,6 +64,7 @@ class DaemonManager:
         self._readiness = Readiness()
         self._connections: Connections | None = None
         """None while nvidia-imex is not READY."""
+        self._own = OwnReport()
         self._is_adopting = True
         """Whether a process that ran when this program started has not been queried yet."""
         self._step = Step.NOTHING
@@ -183,7 +185,17 @@ class DaemonManager:
             if self._connections is not None and not self._is_replaced(found):
                 indexes = domain.connected_both_ways(found.running.own_index) if domain else None
                 self._connections = self._connections.observe(indexes, self._clock.now())
+                own = domain.nodes.get(found.running.own_index) if domain else None
+                self._own = self._own._replace(version=own.version if own else self._own.version)
                 self._wake.set()
+            if domain is not None and not self._own.is_asked:
+                await self._ask_own_index(found, config)
+
+    async def _ask_own_index(self, found: Found, config: Path) -> None:
+        index = await self._ctl.own_index(config)
+        if self._connections is not None and not self._is_replaced(found):
+            self._own = self._own._replace(own_index=index, is_asked=True)
+            self._wake.set()
 
     def _is_replaced(self, found: Found) -> bool:
         """Whether an answer is of a process that was replaced, or is being stopped, since the query began."""
@@ -193,7 +205,7 @@ class DaemonManager:
         self._readiness = readiness
         self._recovery = self._recovery.observe(readiness.state, self._clock.monotonic(), self._recovery_timeout)
         if readiness.state is not ImexState.READY:
-            self._connections = None
+            self._connections, self._own = None, OwnReport()
         elif self._connections is None:
             self._connections = Connections(reported_at=self._clock.now())
 
@@ -211,10 +223,11 @@ class DaemonManager:
             DaemonState(
                 self._readiness.state,
                 identity.partition,
-                identity.own_index,
+                identity.own_index if self._own.own_index is None else self._own.own_index,
                 generation_in(found.applied_title, identity.partition),
                 connected=connections.indexes if connections else None,
                 unreported_since=connections.unreported_since(self._clock.now()) if connections else "",
+                version=self._own.version,
                 problem=self._problem or self._process_problem(found),
                 started_at=found.started_at,
             )
@@ -227,6 +240,8 @@ class DaemonManager:
             return nodereasons.imex_ended(code=found.exit_code, output=self._supervisor.last_output())
         if self._readiness.state is ImexState.WAITING_FOR_RECOVERY:
             return nodereasons.imex_recovering(timeout=self._recovery_timeout)
+        if found.running is not None and self._own.own_index not in (None, found.running.own_index):
+            return nodereasons.imex_index_unexpected(expected=found.running.own_index)
         if found.running is not None and found.running.quorum == "NONE":
             return nodereasons.imex_without_recovery(timeout=self._recovery_timeout)
         return ""
