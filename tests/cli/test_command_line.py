@@ -75,6 +75,24 @@ def test_version_prints_the_version() -> None:
             "unknown hardware type 'amd'; known types: nvml, simulated",
         ),
         (
+            ["node", "--node-name", "n1", "--address", "10.0.0.1", "--driver-root", "run/nvidia/driver"],
+            "--driver-root run/nvidia/driver is not an absolute path on the host",
+        ),
+        (
+            [
+                "node",
+                "--node-name",
+                "n1",
+                "--address",
+                "10.0.0.1",
+                "--hardware",
+                "simulated:/x",
+                "--driver-root",
+                "/",
+            ],
+            "--driver-root needs --hardware nvml: simulated hardware has no driver root",
+        ),
+        (
             ["node", "--node-name", "n1", "--address", "10.0.0.1", "--hardware", "simulated"],
             "simulated needs a directory: --hardware simulated:<directory>",
         ),

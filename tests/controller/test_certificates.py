@@ -9,7 +9,14 @@ import pytest
 from msgspec import structs
 
 from imex_dra.api.meta import AnnotatedMeta, Key
-from imex_dra.api.names import AUTHORITY_SECRET, DAEMON_SECRET, MANAGED_BY, MANAGED_BY_LABEL, NOT_AFTER_ANNOTATION
+from imex_dra.api.names import (
+    AUTHORITY_SECRET,
+    DAEMON_NAME,
+    DAEMON_SECRET,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    NOT_AFTER_ANNOTATION,
+)
 from imex_dra.api.views import NAMESPACES, SECRETS, Namespace, Secret
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError
@@ -20,7 +27,7 @@ from imex_dra.controller.certificates import (
     CertificatePlan,
     plan_certificates,
 )
-from imex_dra.controller.issuing import DAEMON_NAME, KeyPair, Request, issue
+from imex_dra.controller.issuing import KeyPair, Request, issue
 from tests.controller.cluster import Cluster
 
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.daemon.state import DaemonState
+from imex_dra.imex.ctl import ImexCtl
 from imex_dra.imex.memberlist import Leave
 from imex_sandbox.softimex import memory
 from tests.daemon.simulatednode import HARDWARE, PARTITION, Rack, SimulatedNode
@@ -22,7 +23,9 @@ async def test_the_daemon_starts_when_the_first_member_list_arrives(rack: Rack, 
         assert await managed.until(lambda state: True) == DaemonState()
         managed.desire(rack.member_list(0, 0))
         await managed.until(lambda state: state.connected is not None)
-        expected = DaemonState(ImexState.READY, PARTITION, index=0, generation=1, connected=())
+        expected = DaemonState(
+            ImexState.READY, PARTITION, index=0, generation=1, connected=(), version=HARDWARE.driver_version
+        )
         assert managed.states[-1].started_at
         assert structs.replace(managed.states[-1], started_at="") == expected
         assert node.addresses() == {0: rack.address(0), 1: "127.0.0.2", 2: "127.0.0.2", 3: "127.0.0.2"}
@@ -265,3 +268,46 @@ async def test_a_node_that_is_no_longer_a_member_stops_its_daemon(rack: Rack, no
         assert not Path(f"/proc/{first}").exists()
         managed.desire(rack.member_list(0, 0, generation=2))
         await managed.until_ready(0, generation=2)
+
+
+async def test_the_driver_root_is_written_before_the_start_and_again_when_the_driver_moves(
+    rack: Rack, node: SimulatedNode
+) -> None:
+    async with node.managed() as managed:
+        managed.manager.desire(rack.member_list(0, 0), may_write=True, driver_root="/run/nvidia/driver")
+        pid = (await managed.until_ready(0)).started_at
+        found = node.files.find()
+        assert found is not None
+        assert found.driver_root == "/run/nvidia/driver"
+        managed.manager.desire(rack.member_list(0, 0), may_write=True, driver_root="/")
+        await until_async(lambda: (found := node.files.find()) and found.driver_root == "/")
+        assert managed.states[-1].started_at == pid
+
+
+async def test_the_index_is_what_nvidia_imex_says_and_another_one_than_configured_is_a_problem(
+    rack: Rack, node: SimulatedNode
+) -> None:
+    marked = "Node #2    * 10.0.0.1        * READY                - Version: 580.95"
+    script = f'case "$*" in *" -N") echo "{marked}";; *) exec "$0" "$@";; esac'
+    ctl = ["sh", "-c", script, *node.soft_imex("ctl")]
+    supervisor = node.supervisor()
+    try:
+        async with node.manager(ctl_command=ctl) as managed:
+            managed.desire(rack.member_list(0, 0))
+            state = await managed.until_ready(2)
+            assert state.problem.startswith(
+                "nvidia-imex was started for index 0, but an address of another member"
+            )
+    finally:
+        supervisor.close()
+
+
+async def test_soft_imex_takes_the_configured_index(rack: Rack) -> None:
+    node = SimulatedNode(rack, 3)
+    async with node.managed() as managed:
+        managed.desire(rack.member_list(3, 3))
+        await managed.until_ready(3)
+        found = node.files.find()
+        assert found is not None
+        assert found.running is not None
+        assert await ImexCtl(node.soft_imex("ctl"), timeout=60).own_index(node.files.config(found.running)) == 3

@@ -241,3 +241,44 @@ def test_from_any_state_the_steps_end_and_never_restart_a_process_with_the_right
     assert taken[-1] is Step.NOTHING, taken
     if isinstance(desired, Leave):
         assert not found.configured or found.configured.partition == desired.partition
+
+
+def with_tls(found: Found, **facts: Any) -> Found:
+    return structs.replace(found, **{"certificate": "11", "loaded_certificate": "11", **facts})
+
+
+SECURE = running(running=identity_of(LIST, "RECOVERY", tls=True))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Found(), Step.NOTHING),
+        (Found(certificate="11"), Step.START),
+        (stopped(SECURE), Step.NOTHING),
+        (with_tls(stopped(SECURE)), Step.START),
+        (with_tls(SECURE), Step.NOTHING),
+        (with_tls(SECURE, certificate="22"), Step.RELOAD),
+        (with_tls(SECURE, certificate=""), Step.NOTHING),
+        (with_tls(running(), certificate="22"), Step.STOP),
+    ],
+    ids=[
+        "without a certificate nothing starts",
+        "the certificate is mounted",
+        "stopped, and the certificate is gone",
+        "stopped",
+        "running",
+        "another certificate",
+        "the certificate is gone",
+        "it runs without TLS",
+    ],
+)
+def test_tls_needs_a_certificate_and_another_one_a_reload(found: Found, expected: Step) -> None:
+    assert next_step(LIST, found, Recovery(), answers=True, tls=True) is expected
+
+
+def test_a_certificate_is_loaded_only_by_a_process_that_uses_it_and_answers() -> None:
+    assert next_step(LIST, with_tls(running(), certificate="22"), Recovery(), answers=True) is Step.NOTHING
+    changed_certificate = with_tls(SECURE, certificate="22")
+    assert next_step(LIST, changed_certificate, Recovery(), answers=False, tls=True) is Step.NOTHING
+    assert next_step(None, changed_certificate, Recovery(), answers=True, tls=True) is Step.RELOAD

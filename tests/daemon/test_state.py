@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imex_dra.api.nvlinknode import ImexState
-from imex_dra.daemon.state import Connections, PollIntervals, Readiness, Recovery
+from imex_dra.daemon.state import Connections, PollIntervals, Readiness, Recovery, is_same_version
 from imex_dra.imex.memberlist import Leave, MemberList
 
 LIST = MemberList("7b.1", 5, 24, "imex-0a1b2c3d-%03d", {0: "10.0.0.1", 1: "10.0.0.2"}, 0, "10.0.0.1")
@@ -103,3 +103,19 @@ def test_connections_that_are_not_reported_stay_and_are_outdated_after_a_while()
     assert (connections.indexes, connections.unreported_since(after(69.9))) == ((1, 2), "")
     assert connections.unreported_since(after(100)) == "2026-01-01T12:00:40Z"
     assert connections.observe((), after(100)) == Connections(after(100), ())
+
+
+@pytest.mark.parametrize(
+    ("imex", "driver", "same"),
+    [
+        ("580.95.05", "580.95.05", True),
+        ("580.95", "580.95.05", True),
+        ("580.9", "580.95.05", False),
+        ("570.172", "580.95.05", False),
+        ("", "580.95.05", True),
+        ("580.95", "", True),
+        ("NO_GPU", "580.95.05", True),
+    ],
+)
+def test_nvidia_imex_belongs_to_the_driver_of_the_same_version(imex: str, driver: str, same: bool) -> None:
+    assert is_same_version(imex, driver) is same

@@ -368,3 +368,24 @@ def test_it_works_as_pid_1(container: Container) -> None:
         finally:
             parent.kill()
     assert container.read("stops") == ["TERM"]
+
+
+def test_a_new_certificate_is_noticed_and_loaded_with_the_next_reload(
+    container: Container, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    supervisor = container.started(TLS_DIRECTORY=str(secret), CERTIFICATE_INTERVAL="0.1", RELOAD_INTERVAL="0")
+    assert (supervisor.find().certificate, supervisor.find().loaded_certificate) == ("", "")
+    (secret / "tls.crt").write_text("one")
+    first = supervisor.until(lambda found: found.certificate)
+    assert first.loaded_certificate == ""
+    container.files.reload(first.pid)
+    supervisor.until(lambda found: found.loaded_certificate == first.certificate)
+    (secret / "ca.crt").write_text("two")
+    second = supervisor.until(lambda found: found.certificate != first.certificate)
+    assert (second.loaded_certificate, second.pid) == (first.certificate, first.pid)
+    os.kill(second.pid, signal.SIGKILL)
+    supervisor.until(lambda found: found.is_to_run and found.loaded_certificate == second.certificate)
+    assert supervisor.stop() == 0
+    until(lambda: not supervisor.group())

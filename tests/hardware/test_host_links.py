@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from imex_dra.hardware.driverroot import find_library
 from imex_dra.hardware.host import resolve_in_root
 from imex_dra.hardware.isolation import detect_isolation
-from imex_dra.hardware.nvml import find_library
 
 
 @pytest.fixture

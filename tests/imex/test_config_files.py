@@ -24,7 +24,9 @@ IDENTITY = identity_of(LIST, "RECOVERY")
 
 
 def settings(identity: Identity) -> dict[str, str]:
-    text = identity.config_file(nodes_file=Path("/run/nodes.cfg"), command_socket=Path("/run/ctrl.sock"))
+    text = identity.config_file(
+        nodes_file=Path("/run/nodes.cfg"), command_socket=Path("/run/ctrl.sock"), tls_directory=Path("/run/tls")
+    )
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
@@ -41,6 +43,26 @@ def test_the_daemon_binds_to_the_node_address_and_stays_in_the_foreground() -> N
     assert written["IMEX_NODE_CONFIG_FILE"] == "/run/nodes.cfg"
 
 
+def test_tls_uses_the_files_of_the_secret_for_both_sides_and_one_name_for_all_daemons() -> None:
+    assert not [key for key in settings(IDENTITY) if "AUTH" in key]
+    written = settings(identity_of(LIST, "RECOVERY", tls=True))
+    assert (
+        written.items()
+        >= {
+            "IMEX_ENABLE_AUTH_ENCRYPTION": "1",
+            "IMEX_AUTH_ENCRYPTION_MODE": "SSL_TLS",
+            "IMEX_AUTH_SOURCE": "FILE",
+            "IMEX_SERVER_KEY": "/run/tls/tls.key",
+            "IMEX_SERVER_CERT": "/run/tls/tls.crt",
+            "IMEX_SERVER_CERT_AUTH": "/run/tls/ca.crt",
+            "IMEX_CLIENT_KEY": "/run/tls/tls.key",
+            "IMEX_CLIENT_CERT": "/run/tls/tls.crt",
+            "IMEX_CLIENT_CERT_AUTH": "/run/tls/ca.crt",
+            "IMEX_SECURITY_TARGET_OVERRIDE": "imex-daemon",
+        }.items()
+    )
+
+
 def test_the_name_of_an_identity_is_that_of_everything_that_is_read_only_at_start() -> None:
     others = [
         changed(partition="7b.2"),
@@ -52,6 +74,7 @@ def test_the_name_of_an_identity_is_that_of_everything_that_is_read_only_at_star
     names = [
         IDENTITY.name,
         identity_of(LIST, "NONE").name,
+        identity_of(LIST, "RECOVERY", tls=True).name,
         *(identity_of(each, "RECOVERY").name for each in others),
     ]
     assert len(set(names)) == len(names)

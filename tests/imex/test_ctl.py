@@ -110,7 +110,7 @@ async def test_a_large_domain_view_is_read_completely() -> None:
 
 
 def node(**connections: str) -> DomainNode:
-    return DomainNode({int(key[1:]): Connection(status) for key, status in connections.items()})
+    return DomainNode(connections={int(key[1:]): Connection(status) for key, status in connections.items()})
 
 
 C, N = "CONNECTED", "NEVER_CONNECTED"
@@ -146,4 +146,37 @@ def test_the_json_of_nvidia_imex_ctl_is_parsed() -> None:
         "timestamp":"5/22/2025 19:46:40.891","status":"DEGRADED"}"""
     view = msgspec.json.decode(text, type=DomainView)
     assert view.nodes[0].connections[1].status == "INVALID"
+    assert view.nodes[0].version == "580.30"
     assert view.connected_both_ways(0) == (2,)
+
+
+TEXT = """Connectivity Table Legend:
+I - Invalid - Node wasn't reachable, no connection status available
+* - not part of the table
+
+5/22/2025 19:46:40.891
+Nodes:
+Node #0   - 10.0.0.1    - READY                - Version: 580.30
+Node #17  * 10.0.0.18   * READY                - Version: 580.30
+Node #18  - 10.0.0.19   - UNAVAILABLE          - Version:
+
+ Nodes From\\To  0   17
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        (TEXT, 17),
+        (TEXT.replace("*", "-"), None),
+        (TEXT.replace("- 10.0.0.1 ", "* 10.0.0.1 ").replace("   - READY ", "   * READY "), None),
+        ("", None),
+    ],
+    ids=["one is marked", "none is marked", "two are marked", "no answer"],
+)
+async def test_the_index_that_nvidia_imex_takes_for_itself_is_read_from_its_text(
+    text: str, index: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text(text)
+    script = f'[ "$*" = "-c {CONFIG} -N" ] && cat {tmp_path}/text'
+    assert await shell(script).own_index(CONFIG) == index

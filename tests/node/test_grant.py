@@ -160,6 +160,13 @@ def test_all_channels_are_granted_only_if_the_assignment_allows_them() -> None:
             f" {PARTITION} is 0 (waited 40 s); the daemon restarts with the new index by itself",
         ),
         (
+            healthy_except(daemon=daemon(index=4, problem="remove the address of another member")),
+            request(),
+            False,
+            "the IMEX daemon of node n1 runs with index 4, but the node's index in NVLink partition"
+            f" {PARTITION} is 0 (waited 40 s); remove the address of another member",
+        ),
+        (
             HEALTHY,
             request("uid-new", domain="team/new"),
             False,

@@ -118,8 +118,25 @@ def test_a_healthy_node_reports_its_hardware_and_its_daemon() -> None:
                 "node n1 can serve claims, but nvidia-imex was restarted without recovery",
             ),
         ),
+        (
+            healthy_except(daemon=daemon(version="570.172")),
+            (
+                "True",
+                "ClaimsServed",
+                "node n1 can serve claims, but nvidia-imex is of version 570.172, and the GPU driver of version"
+                " 580.95.05: install both in the same version, and delete the pod of the IMEX daemon there",
+            ),
+        ),
     ],
-    ids=["fabric broken", "fabric pending", "daemon not ready", "not a member", "no fabric", "a remark"],
+    ids=[
+        "fabric broken",
+        "fabric pending",
+        "daemon not ready",
+        "not a member",
+        "no fabric",
+        "a remark",
+        "nvidia-imex of another version",
+    ],
 )
 def test_the_ready_condition_is_about_the_node_and_never_about_a_pod(
     snapshot: Snapshot, expected: tuple[str, str, str]

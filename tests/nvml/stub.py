@@ -57,6 +57,8 @@ class StubHost:
         self.write("proc/driver/nvidia/params", "ResmanDebugLevel: 4294967295\nImexChannelCount: 2048\n")
         self.write("proc/driver/nvidia/capabilities/fabric-imex-mgmt", CAPABILITY)
         (root / "dev").mkdir()
+        for program in ("nvidia-imex", "nvidia-imex-ctl"):
+            self.write(f"usr/bin/{program}", "#!/bin/sh\n")
         self.write("proc/sys/kernel/random/boot_id", f"{BOOT_ID}\n")
         self.gpus(StubGpu(), StubGpu(), StubGpu(), StubGpu())
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from imex_dra.api.nvlinknode import Fabric, FabricState
-from imex_dra.hardware.nvml import NvmlHardware, find_library, parse_probe_output
+from imex_dra.hardware.driverroot import find_library
+from imex_dra.hardware.nvml import NvmlHardware, parse_probe_output
 from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import NvmlUnavailable
 from imex_sandbox.racks import layout, of_racks
@@ -245,6 +246,13 @@ async def test_a_reading_creates_the_node_of_the_management_capability(host: Stu
     require_mknod(host.root / "dev")
     assert (await read(host)).imex_problem == ""
     assert description(host.root / "dev/nvidia-caps/nvidia-cap3") == (233, 3, 0o400)
+
+
+async def test_a_reading_names_the_driver_root_and_what_is_missing_in_it(host: StubHost) -> None:
+    reading = await read(host)
+    assert reading.driver_root == "/"
+    (host.root / "usr/bin/nvidia-imex").unlink()
+    assert (await read(host)).imex_problem.startswith("the GPU driver in / has no nvidia-imex: install")
 
 
 async def test_a_node_without_a_fabric_needs_no_management_capability(host: StubHost) -> None:

@@ -34,6 +34,10 @@ DAEMON_SECRET = "imex-daemon-tls"
 """The certificate of IMEX daemons, its key, and the certificate of its authority; mounted into daemon pods."""
 AUTHORITY_SECRET = "imex-daemon-ca"
 """The certificate authority with its key. Only the controller reads it."""
+DAEMON_NAME = "imex-daemon"
+"""The name in the certificate. All daemons share it (IMEX_SECURITY_TARGET_OVERRIDE): the certificate says that a
+process is a daemon of this cluster, and the member list says which one.
+"""
 NOT_AFTER_ANNOTATION = "imex-dra.io/not-after"
 """On both: when the certificate expires."""
 

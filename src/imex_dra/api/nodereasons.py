@@ -5,7 +5,9 @@ from signal import Signals
 
 from imex_dra.api.names import (
     CLIQUE_LABEL,
+    DAEMON_SECRET,
     DRIVER,
+    NAMESPACE,
     READINESS_ANNOTATION,
     READINESS_MEMBERS,
 )
@@ -46,6 +48,44 @@ def supervisor_not_running() -> str:
     return "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there"
 
 
+def imex_program_missing(*, program: str, driver_root: str) -> str:
+    return (
+        f"the GPU driver in {driver_root} has no {program}: install the package nvidia-imex of the driver's"
+        " version there, or start imex node with --driver-root, the directory that has it"
+    )
+
+
+def driver_too_old(*, version: str, minimum: str) -> str:
+    return (
+        f"the GPU driver {version} is older than {minimum}, whose nvidia-imex is the first that takes host names:"
+        f" install {minimum} or later"
+    )
+
+
+def other_imex_running(*, pid: int, unit: str, container: str) -> str:
+    if unit:
+        place, step = (
+            f" of the systemd unit {unit}",
+            f"run systemctl disable --now {unit} and systemctl mask {unit}",
+        )
+    elif container:
+        place, step = f" in container {container[:12]}", "remove what runs that container"
+    else:
+        place, step = "", "stop it"
+    return (
+        f"another nvidia-imex runs on the host (pid {pid}{place}), and the GPU driver has only one IMEX session:"
+        f" {step}"
+    )
+
+
+def imex_certificate_missing() -> str:
+    return (
+        f"there is no certificate for TLS between IMEX daemons: check that Secret {DAEMON_SECRET} exists (imex"
+        f" controller creates it: kubectl -n {NAMESPACE} get secret {DAEMON_SECRET}) and that the pod of the IMEX"
+        " daemon mounts it"
+    )
+
+
 def imex_files_not_written(*, cause: str) -> str:
     return f"the configuration of nvidia-imex cannot be written: {cause}"
 
@@ -67,6 +107,20 @@ def imex_recovering(*, timeout: float) -> str:
     )
 
 
+def imex_index_unexpected(*, expected: int) -> str:
+    return (
+        f"nvidia-imex was started for index {expected}, but an address of another member is an address of this"
+        " node too: remove that address from the node, and delete the pod of the IMEX daemon there"
+    )
+
+
+def imex_version_differs(*, imex: str, driver: str) -> str:
+    return (
+        f"nvidia-imex is of version {imex}, and the GPU driver of version {driver}: install both in the same"
+        " version, and delete the pod of the IMEX daemon there"
+    )
+
+
 def imex_without_recovery(*, timeout: float) -> str:
     return (
         "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect"
@@ -74,12 +128,12 @@ def imex_without_recovery(*, timeout: float) -> str:
     )
 
 
-def index_differs(*, node: str, partition: str, running: int, assigned: int) -> Explanation:
+def index_differs(*, node: str, partition: str, running: int, assigned: int, problem: str = "") -> Explanation:
     return Explanation(
         Reason.INDEX_DIFFERS,
         f"the IMEX daemon of node {node} runs with index {running}, but the node's index in NVLink partition"
         f" {partition} is {assigned}",
-        "the daemon restarts with the new index by itself",
+        problem or "the daemon restarts with the new index by itself",
     )
 
 

@@ -8,6 +8,8 @@ import click
 from imex_dra.api.names import IMEX_DIRECTORY
 from imex_dra.cli.hardware import hardware_option
 from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
+from imex_dra.daemon.supervisor import chroot_command
+from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
@@ -40,7 +42,19 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     help="Directory shared with the supervisor of nvidia-imex, on a tmpfs.",
 )
 @click.option(
-    "--imex-ctl", default="nvidia-imex-ctl", show_default=True, help="Command that runs nvidia-imex-ctl."
+    "--driver-root",
+    default="",
+    help="Directory on the host that holds the GPU driver as a root file system, with nvidia-imex. Default:"
+    " /run/nvidia/driver if it holds a driver, else /.",
+)
+@click.option(
+    "--imex-ctl", default="", help="Command that runs nvidia-imex-ctl. Default: that of the driver root."
+)
+@click.option(
+    "--imex-tls/--no-imex-tls",
+    default=None,
+    help="Whether IMEX daemons authenticate each other and encrypt; all nodes of a partition must agree. Default:"
+    " on with --hardware nvml, off with simulated hardware.",
 )
 @click.option(
     "--kubelet-dir",
@@ -85,7 +99,9 @@ def command(
     address: str,
     hardware: Hardware,
     imex_dir: Path,
+    driver_root: str,
     imex_ctl: str,
+    imex_tls: bool | None,
     kubelet_dir: Path,
     cdi_dir: Path,
     prepare_deadline: float,
@@ -94,6 +110,16 @@ def command(
     kubeconfig: Path | None,
     log_level: str,
 ) -> None:
+    if driver_root and not driver_root.startswith("/"):
+        raise click.UsageError(f"--driver-root {driver_root} is not an absolute path on the host")
+    if isinstance(hardware, NvmlHardware):
+        hardware = NvmlHardware(hardware.root, driver_root=driver_root, imex_directory=imex_dir)
+        ctl = chroot_command(imex_dir, hardware.root, "nvidia-imex-ctl")
+    elif driver_root:
+        raise click.UsageError("--driver-root needs --hardware nvml: simulated hardware has no driver root")
+    else:
+        ctl = ["nvidia-imex-ctl"]
+
     async def program() -> None:
         client = Client.connect("imex-node", kubeconfig)
         try:
@@ -105,7 +131,8 @@ def command(
                 kubelet=kubelet_dir,
                 cdi=cdi_dir,
                 imex_directory=imex_dir,
-                ctl=ImexCtl(shlex.split(imex_ctl)),
+                ctl=ImexCtl(shlex.split(imex_ctl) or ctl),
+                imex_tls=isinstance(hardware, NvmlHardware) if imex_tls is None else imex_tls,
                 prepare_deadline=prepare_deadline,
                 max_claims=max_claims,
                 publish_after=publish_after,

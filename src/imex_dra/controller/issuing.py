@@ -10,11 +10,8 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec import Struct
 
+from imex_dra.api.names import DAEMON_NAME
 from imex_dra.base.errors import ImexError
-
-DAEMON_NAME = "imex-daemon"
-"""The name in the certificate. All daemons share it (IMEX_SECURITY_TARGET_OVERRIDE): the certificate says that a
-process is a daemon of this cluster, and the member list says which one."""
 
 _CLOCK_SKEW = timedelta(hours=1)
 """A node whose clock is slow must accept a new certificate."""

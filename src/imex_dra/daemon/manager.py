@@ -6,6 +6,7 @@ program is killed, upgraded or started again.
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -15,8 +16,8 @@ from imex_dra.api.nvlinknode import ImexState
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import ImexError
 from imex_dra.base.waiting import wait_any
-from imex_dra.daemon.plan import Step, must_skip_recovery, next_step
-from imex_dra.daemon.state import Connections, DaemonState, PollIntervals, Readiness, Recovery
+from imex_dra.daemon.plan import Step, lacks_certificate, must_skip_recovery, next_step
+from imex_dra.daemon.state import Connections, DaemonState, OwnReport, PollIntervals, Readiness, Recovery
 from imex_dra.daemon.supervisor import Found, Process, Supervisor
 from imex_dra.imex.config import generation_in, hosts_file, identity_of
 from imex_dra.imex.ctl import ImexCtl
@@ -44,6 +45,7 @@ class DaemonManager:
         *,
         poll_intervals: PollIntervals = _POLL_INTERVALS,
         recovery_timeout: float = _RECOVERY_TIMEOUT,
+        tls: bool = False,
         clock: Clock = _CLOCK,
     ) -> None:
         self._supervisor = supervisor
@@ -51,15 +53,18 @@ class DaemonManager:
         self._publish_state = publish
         self._poll_intervals = poll_intervals
         self._recovery_timeout = recovery_timeout
+        self._tls = tls
         self._clock = clock
         self._desired: MemberList | Leave | None = None
         self._may_write = False
+        self._driver_root = ""
         self._found: Found | None = None
         """None while the supervisor does not run."""
         self._recovery = Recovery()
         self._readiness = Readiness()
         self._connections: Connections | None = None
         """None while nvidia-imex is not READY."""
+        self._own = OwnReport()
         self._is_adopting = True
         """Whether a process that ran when this program started has not been queried yet."""
         self._step = Step.NOTHING
@@ -69,9 +74,11 @@ class DaemonManager:
         """The supervisor's directory must be looked at before the period is over."""
         self._poll_now = asyncio.Event()
 
-    def desire(self, desired: MemberList | Leave | None, *, may_write: bool) -> None:
-        """None: no change. During an update only one of two node programs may write."""
-        self._desired, self._may_write = desired, may_write
+    def desire(self, desired: MemberList | Leave | None, *, may_write: bool, driver_root: str = "") -> None:
+        """None: no change. During an update only one of two node programs may write. `driver_root` is for the next
+        start; it is empty while it is not known.
+        """
+        self._desired, self._may_write, self._driver_root = desired, may_write, driver_root
         self._wake.set()
 
     async def run(self) -> None:
@@ -105,12 +112,17 @@ class DaemonManager:
 
     def _take_step(self, found: Found, taken: Step) -> None:
         answers = self._readiness.state is not ImexState.UNAVAILABLE
-        self._step = next_step(self._desired, found, self._recovery, answers=answers)
+        self._step = next_step(self._desired, found, self._recovery, answers=answers, tls=self._tls)
         if self._step not in (taken, Step.NOTHING):  # a step is taken again until it has its effect
             generation = self._desired.generation if isinstance(self._desired, MemberList) else None
             log.info("managing nvidia-imex", step=self._step.name, generation=generation, pid=found.pid)
-        self._problem = ""
+        is_member = isinstance(self._desired, MemberList)
+        waits = is_member and lacks_certificate(found, tls=self._tls)
+        self._problem = nodereasons.imex_certificate_missing() if waits else ""
         try:
+            # Before a start. A process that runs does not need it, but its ctl and its next start do.
+            if self._driver_root not in ("", found.driver_root):
+                self._supervisor.write_driver_root(self._driver_root)
             self._act(self._step, found)
         except (ImexError, OSError) as error:
             # Retried at the next look. It is no reason to stop a process that serves other members.
@@ -128,7 +140,7 @@ class DaemonManager:
                 self._supervisor.set_current(None)
                 self._supervisor.apply()
             case Step.START, MemberList() as desired:
-                identity = identity_of(desired, self._recovery.quorum)
+                identity = identity_of(desired, self._recovery.quorum, tls=self._tls)
                 if found.current != identity.name:
                     self._supervisor.set_current(None)
                 self._supervisor.write_config(identity)
@@ -139,7 +151,7 @@ class DaemonManager:
             case Step.UPDATE_HOSTS, MemberList() as desired:
                 self._supervisor.write_hosts(hosts_file(desired))
             case Step.SET_QUORUM, MemberList() as desired:
-                identity = identity_of(desired, self._recovery.quorum)
+                identity = identity_of(desired, self._recovery.quorum, tls=self._tls)
                 self._supervisor.write_config(identity)
                 self._supervisor.set_current(identity)
             case Step.RELOAD, _:
@@ -173,7 +185,17 @@ class DaemonManager:
             if self._connections is not None and not self._is_replaced(found):
                 indexes = domain.connected_both_ways(found.running.own_index) if domain else None
                 self._connections = self._connections.observe(indexes, self._clock.now())
+                own = domain.nodes.get(found.running.own_index) if domain else None
+                self._own = self._own._replace(version=own.version if own else self._own.version)
                 self._wake.set()
+            if domain is not None and not self._own.is_asked:
+                await self._ask_own_index(found, config)
+
+    async def _ask_own_index(self, found: Found, config: Path) -> None:
+        index = await self._ctl.own_index(config)
+        if self._connections is not None and not self._is_replaced(found):
+            self._own = self._own._replace(own_index=index, is_asked=True)
+            self._wake.set()
 
     def _is_replaced(self, found: Found) -> bool:
         """Whether an answer is of a process that was replaced, or is being stopped, since the query began."""
@@ -183,7 +205,7 @@ class DaemonManager:
         self._readiness = readiness
         self._recovery = self._recovery.observe(readiness.state, self._clock.monotonic(), self._recovery_timeout)
         if readiness.state is not ImexState.READY:
-            self._connections = None
+            self._connections, self._own = None, OwnReport()
         elif self._connections is None:
             self._connections = Connections(reported_at=self._clock.now())
 
@@ -201,10 +223,11 @@ class DaemonManager:
             DaemonState(
                 self._readiness.state,
                 identity.partition,
-                identity.own_index,
+                identity.own_index if self._own.own_index is None else self._own.own_index,
                 generation_in(found.applied_title, identity.partition),
                 connected=connections.indexes if connections else None,
                 unreported_since=connections.unreported_since(self._clock.now()) if connections else "",
+                version=self._own.version,
                 problem=self._problem or self._process_problem(found),
                 started_at=found.started_at,
             )
@@ -217,6 +240,8 @@ class DaemonManager:
             return nodereasons.imex_ended(code=found.exit_code, output=self._supervisor.last_output())
         if self._readiness.state is ImexState.WAITING_FOR_RECOVERY:
             return nodereasons.imex_recovering(timeout=self._recovery_timeout)
+        if found.running is not None and self._own.own_index not in (None, found.running.own_index):
+            return nodereasons.imex_index_unexpected(expected=found.running.own_index)
         if found.running is not None and found.running.quorum == "NONE":
             return nodereasons.imex_without_recovery(timeout=self._recovery_timeout)
         return ""

@@ -30,18 +30,21 @@ class Step(Enum):
     UPDATE_HOSTS = auto()
     """Addresses of other members changed: write the hosts file. RELOAD follows."""
     RELOAD = auto()
-    """The process has not been told about the hosts file: send `reload`."""
+    """The process has not been told about the hosts file, or about a new certificate: send `reload`."""
     SET_QUORUM = auto()
     """Set `current` to a configuration that differs only in the quorum, for the next start."""
     APPLY = auto()
     """The process is not what `current` says: send `apply`, which may have been lost."""
 
 
-def next_step(desired: MemberList | Leave | None, found: Found, recovery: Recovery, *, answers: bool) -> Step:
+def next_step(
+    desired: MemberList | Leave | None, found: Found, recovery: Recovery, *, answers: bool, tls: bool = False
+) -> Step:
     """`answers`: the running process has answered its ctl, so it also has its signal handlers."""
     match desired:
         case MemberList() if not _is_older(desired, found):
-            return _towards(desired, found, recovery, answers=answers)
+            wanted = identity_of(desired, recovery.quorum, tls=tls)
+            return _towards(desired, wanted, found, recovery, answers=answers)
         case Leave(partition) if found.current and not (
             found.configured and found.configured.partition == partition
         ):
@@ -52,6 +55,11 @@ def next_step(desired: MemberList | Leave | None, found: Found, recovery: Recove
 def must_skip_recovery(found: Found, recovery: Recovery) -> bool:
     """Whether the running process still waits for nodes that did not reconnect in time."""
     return recovery.timed_out and found.running is not None and found.running.quorum != recovery.quorum
+
+
+def lacks_certificate(found: Found, *, tls: bool) -> bool:
+    """Whether nothing can start before the Secret with the certificate is there."""
+    return tls and not found.certificate and found.process is not Process.RUNNING
 
 
 def supersedes(new: MemberList, partition: str, generation: int) -> bool:
@@ -72,8 +80,9 @@ def _is_older(desired: MemberList, found: Found) -> bool:
     return not supersedes(desired, partition, generation_in(found.hosts_title, partition))
 
 
-def _towards(desired: MemberList, found: Found, recovery: Recovery, *, answers: bool) -> Step:
-    wanted = identity_of(desired, recovery.quorum)
+def _towards(desired: MemberList, wanted: Identity, found: Found, recovery: Recovery, *, answers: bool) -> Step:
+    if lacks_certificate(found, tls=wanted.tls):
+        return Step.NOTHING
     if found.process is Process.RUNNING:
         if not found.current:
             return Step.APPLY
@@ -98,4 +107,7 @@ def _unfinished(found: Found) -> Step | None:
 def _reload(found: Found, *, answers: bool) -> Step:
     # A process that does not answer yet may not have its signal handler: SIGUSR1 would kill it.
     runs = found.process is Process.RUNNING and found.current and answers
-    return Step.RELOAD if runs and found.applied_title != found.hosts_title else Step.NOTHING
+    uses_tls = found.running is not None and found.running.tls
+    # A certificate that is gone is no other one: the process goes on with what it has.
+    new_certificate = uses_tls and found.certificate not in ("", found.loaded_certificate)
+    return Step.RELOAD if runs and (found.applied_title != found.hosts_title or new_certificate) else Step.NOTHING

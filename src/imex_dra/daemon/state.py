@@ -26,6 +26,8 @@ class DaemonState(Struct, frozen=True):
     """
     unreported_since: str = ""
     """When nvidia-imex-ctl last reported connections, if that is long ago; RFC 3339."""
+    version: str = ""
+    """Of nvidia-imex, as it reports itself; empty while it is not known."""
     problem: str = ""
     """One sentence; empty if there is none."""
     started_at: str = ""
@@ -89,6 +91,26 @@ class Connections(NamedTuple):
     def unreported_since(self, now: datetime) -> str:
         """When they were last reported, if that is too long ago to pass over it; otherwise empty."""
         return rfc3339(self.reported_at) if now - self.reported_at >= _OUTDATED_AFTER else ""
+
+
+class OwnReport(NamedTuple):
+    """What a READY nvidia-imex says about itself. It is asked, not assumed: it finds its index by comparing the
+    addresses of the host with its nodes file, and a wrong one breaks every import.
+    """
+
+    own_index: int | None = None
+    """None while it is not known."""
+    version: str = ""
+    is_asked: bool = False
+    """The index is asked for once: it stays while the process runs."""
+
+
+def is_same_version(imex: str, driver: str) -> bool:
+    """Whether nvidia-imex belongs to this driver. It may report fewer parts of the version. What is not a version,
+    such as NO_GPU, says nothing.
+    """
+    pairs = zip(imex.split("."), driver.split("."), strict=False)
+    return not (imex[:1].isdigit() and driver[:1].isdigit()) or all(one == other for one, other in pairs)
 
 
 class PollIntervals(NamedTuple):

@@ -21,7 +21,10 @@ from imex_dra.base.files import write_atomically
 from imex_dra.imex.config import HostsFile, Identity
 
 SCRIPT = Path(__file__).with_name("supervisor.sh")
-"""A daemon pod needs this file, but neither Python nor the rest of the package."""
+CHROOT_SCRIPT = SCRIPT.with_name("chroot.sh")
+"""A daemon pod needs these files, but neither Python nor the rest of the package."""
+
+_DRIVER_ROOT = "driver-root"
 
 
 class Process(StrEnum):
@@ -52,6 +55,12 @@ class Found(Struct, frozen=True):
     configured: Identity | None = None
     """The identity to run."""
     hosts: str = ""
+    certificate: str = ""
+    """Checksum of the certificate that is mounted for TLS; empty if there is none."""
+    loaded_certificate: str = ""
+    """The same, when the process was last told to read it."""
+    driver_root: str = ""
+    """From which the next nvidia-imex starts; empty if it does not need one."""
 
     @property
     def hosts_title(self) -> str:
@@ -60,6 +69,11 @@ class Found(Struct, frozen=True):
     @property
     def is_to_run(self) -> bool:
         return self.process is Process.RUNNING and self.current != ""
+
+
+def chroot_command(directory: Path, host: Path, program: str) -> list[str]:
+    """Runs a program of the GPU driver from the driver root that `imex node` has written."""
+    return ["sh", str(CHROOT_SCRIPT), str(directory), str(host), program]
 
 
 class Supervisor:
@@ -96,6 +110,9 @@ class Supervisor:
             current=current,
             configured=self._identity(current),
             hosts=self._read("hosts"),
+            certificate=self._read("certificate").strip(),
+            loaded_certificate=status.get("certificate", ""),
+            driver_root=self._read(_DRIVER_ROOT).strip(),
         )
 
     def last_output(self) -> str:
@@ -104,9 +121,14 @@ class Supervisor:
     def write_config(self, identity: Identity) -> None:
         folder = self._folder(identity)
         folder.mkdir(parents=True, exist_ok=True)
-        nodes, socket = folder / "nodes_config.cfg", self.directory / "imex_ctrl.sock"
+        nodes = folder / "nodes_config.cfg"
         write_atomically(nodes, identity.nodes_file().encode())
-        config = identity.config_file(nodes_file=nodes, command_socket=socket)
+        config = identity.config_file(
+            nodes_file=nodes,
+            command_socket=self.directory / "imex_ctrl.sock",
+            # Only nvidia-imex has files there: chroot.sh mounts the Secret of the daemon pod.
+            tls_directory=self.directory / "tls",
+        )
         write_atomically(self.config(identity), config.encode())
         # Last, because it says that the others are there.
         write_atomically(folder / "identity.json", msgspec.json.encode(identity))
@@ -127,6 +149,9 @@ class Supervisor:
             os.close(descriptor)
         if written != content:
             raise Misconfigured(f"{self._hosts} was changed while it was written: only one program may write it")
+
+    def write_driver_root(self, driver_root: str) -> None:
+        write_atomically(self.directory / _DRIVER_ROOT, f"{driver_root}\n".encode())
 
     def set_current(self, identity: Identity | None) -> None:
         if identity is None:

@@ -17,26 +17,33 @@
 #
 #     status    state (running, stopped: there is nothing to run, failed: it ended and will be started again), pid,
 #               configuration, first line of the hosts file at the start or at the last reload, exit code of the
-#               process before, number of restarts
+#               process before, number of restarts, checksum of the certificate at the start or the last reload
+#     certificate
+#               checksum of the certificate for TLS that is mounted at TLS_DIRECTORY. `imex node` cannot read the
+#               Secret; it sends `reload` when the checksum differs from the one in `status`
 #     started   its modification time is the time of the last start
 #     output    the last output of the last process that has ended
 #
 # DIRECTORY must not survive a reboot: nvidia-imex may start only after `imex node` has read the partition again. One
 # loop takes commands, and also ends of processes and timers, from the FIFO, so nothing interrupts anything else.
-# Needs a POSIX shell, mkdir, mkfifo, mv, readlink, sleep, tail and tee, and works as PID 1.
+# Needs a POSIX shell, cat, cksum, mkdir, mkfifo, mv, readlink, sleep, tail and tee, and works as PID 1.
 set -u
 
 STOP_TIMEOUT=${STOP_TIMEOUT:-30}
 RELOAD_INTERVAL=${RELOAD_INTERVAL:-5} # nvidia-imex ignores a SIGUSR1 that arrives sooner after the previous one
+TLS_DIRECTORY=${TLS_DIRECTORY:-/etc/imex-dra/tls}
+CERTIFICATE_INTERVAL=${CERTIFICATE_INTERVAL:-30} # seconds between two looks; the kubelet needs a minute anyway
 STABLE_AFTER=${STABLE_AFTER:-60}      # a process that ran this long did not fail to start
 
 state=stopped # also: starting (its pid is not known yet), stopping
 pid='' identity='' hosts='' exit='' restarts=0
+certificate='' # the one that is mounted
+loaded='' # the one that the process has
 delay=0 # seconds until the next restart
 since=0 # when the process started
 leaving='' # this script is to end
 reload_pending='' # the pid to reload as soon as it is allowed again
-retry_timer='' stop_timer='' reload_timer='' # pids of timers that run
+retry_timer='' stop_timer='' reload_timer='' certificate_timer='' # pids of timers that run
 
 send() { # EVENT
     # Not by the path: also a supervisor whose directory was removed must end.
@@ -61,13 +68,25 @@ cancel() { # [TIMER]
 report() { # STATE
     state=$1
     printf '%s\n' "state=$state" "pid=$pid" "identity=$identity" "hosts=$hosts" "exit=$exit" \
-        "restarts=$restarts" >status.new
+        "restarts=$restarts" "certificate=$loaded" >status.new
     mv status.new status 3<&-
 }
 
 read_hosts() {
     # shellcheck disable=SC2094 # a variable and a file of the same name
     read -r hosts <hosts
+}
+
+read_certificate() {
+    # The key changes together with it, and its checksum need not be known.
+    if [ -s "$TLS_DIRECTORY/tls.crt" ]; then
+        certificate=$(cat "$TLS_DIRECTORY/tls.crt" "$TLS_DIRECTORY/ca.crt" 2>/dev/null 3<&- | cksum 3<&-)
+        certificate=${certificate%% *}
+    else
+        certificate=''
+    fi
+    echo "$certificate" >certificate.new
+    mv certificate.new certificate 3<&-
 }
 
 run() { # COMMAND
@@ -105,6 +124,8 @@ start() { # COMMAND
     identity=${identity##*/}
     # Before the process reads the file, so that the status never names a later member list than the process has.
     read_hosts
+    read_certificate
+    loaded=$certificate
     : >started
     state=starting
     # Both close their end to read from: only this shell may have it, because so `imex node` sees that it runs.
@@ -119,7 +140,7 @@ stop() {
 }
 
 leave() {
-    for timer in "$retry_timer" "$stop_timer" "$reload_timer"; do cancel "$timer"; done
+    for timer in "$retry_timer" "$stop_timer" "$reload_timer" "$certificate_timer"; do cancel "$timer"; done
     exit=''
     report stopped
     exit 0
@@ -150,6 +171,8 @@ reload() {
     reload_timer=$!
     # Read before the signal: nvidia-imex then has at least this member list.
     read_hosts
+    read_certificate
+    loaded=$certificate
     kill -USR1 "$pid"
     report running
 }
@@ -193,10 +216,15 @@ trap 'send leave' INT TERM
 : >>hosts
 # Before the FIFO is open: a program that finds a reader must not find the status of an earlier supervisor.
 report stopped
+read_certificate
 [ -p control ] || mkfifo -m 600 control || exit
 exec 3<>control # to read from, in this shell alone
 exec 4>control  # to write to
 start "$@"
+if [ -d "$TLS_DIRECTORY" ]; then
+    after "$CERTIFICATE_INTERVAL" certificate
+    certificate_timer=$!
+fi
 while :; do
     read -r event argument code <&3 || continue # a signal
     case $event in
@@ -205,6 +233,11 @@ while :; do
     reloadable)
         reload_timer=''
         [ "$state $reload_pending" != "running $pid" ] || reload
+        ;;
+    certificate)
+        read_certificate
+        after "$CERTIFICATE_INTERVAL" certificate
+        certificate_timer=$!
         ;;
     started)
         [ -z "$pid" ] || continue # of a supervisor before

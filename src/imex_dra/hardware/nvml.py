@@ -5,7 +5,6 @@ cannot even be killed; no other child is started until it is gone, or they would
 """
 
 import asyncio
-import platform
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,12 +14,14 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from imex_dra.api.names import IMEX_DIRECTORY
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.waiting import wait_or_cancel
 from imex_dra.cdi.spec import ContainerEdits
 from imex_dra.hardware.capability import ensure_capability_node
 from imex_dra.hardware.channelnodes import ChannelNodes
-from imex_dra.hardware.host import channel_major, read_kernel, resolve_in_root
+from imex_dra.hardware.driverroot import NVML, find_driver_root, find_library, imex_problem
+from imex_dra.hardware.host import channel_major, read_kernel
 from imex_dra.hardware.isolation import detect_isolation
 from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import KernelInfo, NvmlResult, NvmlUnavailable, Report
@@ -32,11 +33,6 @@ TIMEOUT = 30.0
 _KILL_TIMEOUT = 2.0
 """Seconds until a killed child counts as stuck in the kernel."""
 
-_LIBRARY = "libnvidia-ml.so.1"
-_DRIVER_ROOTS = ("", "run/nvidia/driver", "home/kubernetes/bin/nvidia", "usr/local/nvidia", "opt/nvidia")
-"""Where drivers are installed: by packages on the host, by the GPU Operator, in images of cloud providers."""
-_LIBRARY_DIRECTORIES = ("usr/lib64", f"usr/lib/{platform.machine()}-linux-gnu", "lib64", "usr/lib", "lib")
-
 _RESULT_DECODER: msgspec.json.Decoder[NvmlResult] = msgspec.json.Decoder(NvmlResult)
 
 _HUNG = NvmlUnavailable(
@@ -46,28 +42,44 @@ _HUNG = NvmlUnavailable(
 
 
 class NvmlHardware:
-    """`root` is where the host's root directory is mounted."""
+    """`root` is where the host's root directory is mounted. `driver_root` is a path on the host; if it is empty,
+    it is found at each reading, because the driver may be installed later, or be replaced.
+    """
 
     period = 10.0  # each reading starts a process
 
-    def __init__(self, root: Path = Path("/"), *, timeout: float = TIMEOUT) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        *,
+        driver_root: str = "",
+        imex_directory: Path = Path(IMEX_DIRECTORY),
+        timeout: float = TIMEOUT,
+    ) -> None:
+        self.root = root
+        self._driver_root = driver_root
+        self._imex_directory = imex_directory
         self.timeout = timeout
         self._nodes = ChannelNodes(root)
         self._hung_probe: asyncio.subprocess.Process | None = None
 
     async def read(self) -> Reading:
-        kernel, isolation = await asyncio.to_thread(
-            lambda: (read_kernel(self._root), detect_isolation(self._root))
-        )
+        kernel, isolation = await asyncio.to_thread(lambda: (read_kernel(self.root), detect_isolation(self.root)))
         reading = evaluate(Report(await self._query_nvml(kernel), kernel, isolation))
         if reading.fabric.state is not FabricState.OK:
             return reading
-        # Only where a daemon is to run. A running one does not need the node again, so the fabric stays ok.
-        return structs.replace(reading, imex_problem=await asyncio.to_thread(ensure_capability_node, self._root))
+        # Only where a daemon is to run. One that runs needs neither the node of the capability nor its program
+        # again, so the fabric stays ok.
+        return await asyncio.to_thread(self._with_driver_root, reading)
+
+    def _with_driver_root(self, reading: Reading) -> Reading:
+        driver_root = find_driver_root(self.root, self._driver_root)
+        problem = imex_problem(self.root, driver_root, reading.driver_version, self._imex_directory)
+        capability = ensure_capability_node(self.root)
+        return structs.replace(reading, driver_root=driver_root, imex_problem=problem or capability)
 
     def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
-        return self._nodes.create(claim_uid, channel_major(self._root / "proc/devices"), channels)
+        return self._nodes.create(claim_uid, channel_major(self.root / "proc/devices"), channels)
 
     def remove_devices(self, claim_uid: str) -> None:
         self._nodes.remove(claim_uid)
@@ -80,10 +92,10 @@ class NvmlHardware:
             return NvmlUnavailable("the node has no NVIDIA GPU", driver_fault=False)
         if self._hung_probe is not None and self._hung_probe.returncode is None:
             return _HUNG
-        library = await asyncio.to_thread(find_library, self._root)
+        library = await asyncio.to_thread(find_library, self.root, self._driver_root)
         if library is None:
             return NvmlUnavailable(
-                f"the GPU driver is not installed: there is no {_LIBRARY} under {self._root}", driver_fault=False
+                f"the GPU driver is not installed: there is no {NVML} under {self.root}", driver_fault=False
             )
         return await self._run_probe(library)
 
@@ -122,11 +134,6 @@ def parse_probe_output(exit_code: int, stdout: bytes, stderr: bytes) -> NvmlResu
         return NvmlUnavailable(
             f"the NVML probe failed with exit code {exit_code}: {lines[-1]}", driver_fault=False
         )
-
-
-def find_library(root: Path) -> Path | None:
-    paths = (f"{driver}/{directory}/{_LIBRARY}" for driver in _DRIVER_ROOTS for directory in _LIBRARY_DIRECTORIES)
-    return next((found for path in paths if (found := resolve_in_root(root, path)).is_file()), None)
 
 
 async def _kill(child: asyncio.subprocess.Process) -> bool:

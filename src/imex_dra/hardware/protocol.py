@@ -27,6 +27,8 @@ class Reading(Struct, frozen=True):
     gpu_count: int = 0
     """NVIDIA GPUs on the PCI bus; 0 if it cannot be read."""
     gpus: tuple[GpuFabric, ...] = ()
+    driver_root: str = ""
+    """Where the driver's programs are on the host; empty if they do not run from a driver root."""
     imex_problem: str = ""
     """Why nvidia-imex cannot start on this node, as far as the GPU driver tells, and the next step."""
 

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from imex_dra.api.limits import MAX_ADDRESS
+from imex_dra.api.names import DAEMON_NAME
 from imex_dra.imex.memberlist import MemberList
 
 UNUSED_ADDRESS = "127.0.0.2"
@@ -34,6 +35,8 @@ class Identity(Struct, frozen=True, rename="camel"):
     own_address: str
     quorum: str
     """IMEX_WAIT_FOR_QUORUM."""
+    tls: bool = False
+    """Whether daemons authenticate each other and encrypt, with the certificate of the controller's Secret."""
 
     @property
     def name(self) -> str:
@@ -42,7 +45,7 @@ class Identity(Struct, frozen=True, rename="camel"):
     def nodes_file(self) -> str:
         return "".join(f"{self.name_format % index}\n" for index in range(self.max_nodes))
 
-    def config_file(self, *, nodes_file: Path, command_socket: Path) -> str:
+    def config_file(self, *, nodes_file: Path, command_socket: Path, tls_directory: Path) -> str:
         settings = {
             "LOG_LEVEL": "4",
             "LOG_FILE_NAME": "",
@@ -55,11 +58,28 @@ class Identity(Struct, frozen=True, rename="camel"):
             "IMEX_CMD_BIND_INTERFACE_IP": self.own_address,
             "IMEX_CMD_PORT": str(COMMAND_PORT),
             "IMEX_CMD_UNIX_DOMAIN_PATH": str(command_socket),
+            **(_encryption(tls_directory) if self.tls else {}),
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
 
-def identity_of(member_list: MemberList, quorum: str) -> Identity:
+def _encryption(directory: Path) -> dict[str, str]:
+    """The files are those of a Secret of type kubernetes.io/tls. One certificate is for both sides."""
+    files = {"KEY": "tls.key", "CERT": "tls.crt", "CERT_AUTH": "ca.crt"}
+    return {
+        "IMEX_ENABLE_AUTH_ENCRYPTION": "1",
+        "IMEX_AUTH_ENCRYPTION_MODE": "SSL_TLS",
+        "IMEX_AUTH_SOURCE": "FILE",
+        **{
+            f"IMEX_{side}_{key}": f"{directory / name}"
+            for side in ("SERVER", "CLIENT")
+            for key, name in files.items()
+        },
+        "IMEX_SECURITY_TARGET_OVERRIDE": DAEMON_NAME,
+    }
+
+
+def identity_of(member_list: MemberList, quorum: str, *, tls: bool = False) -> Identity:
     return Identity(
         partition=member_list.partition,
         max_nodes=member_list.max_nodes,
@@ -67,6 +87,7 @@ def identity_of(member_list: MemberList, quorum: str) -> Identity:
         own_index=member_list.own_index,
         own_address=member_list.own_address,
         quorum=quorum,
+        tls=tls,
     )
 
 

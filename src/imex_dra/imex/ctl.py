@@ -7,6 +7,7 @@ group of a call that hangs is killed: a surviving child would keep our end of th
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,17 +21,21 @@ from imex_dra.api.nvlinknode import ImexState
 
 log = structlog.get_logger()
 
+_OWN_NODE = re.compile(r"^Node #(\d{1,6})\s*\* .* \* ", re.MULTILINE)
+
 
 class Connection(Struct):
     status: str
 
 
 class DomainNode(Struct):
+    version: str = ""
+    """Of its nvidia-imex, as a rule without the last part of the driver's version; empty if it did not answer."""
     connections: dict[int, Connection] = {}
 
 
 class DomainView(Struct):
-    """The part of `nvidia-imex-ctl -N -j` that we use: connections, by the node IDs of both ends."""
+    """The part of `nvidia-imex-ctl -N -j` that we use: versions, and connections by the node IDs of both ends."""
 
     nodes: dict[int, DomainNode]
 
@@ -68,6 +73,14 @@ class ImexCtl:
             return msgspec.json.decode(output, type=DomainView)
         except (ValueError, RecursionError):  # msgspec's own errors, or invalid UTF-8
             return None
+
+    async def own_index(self, config: Path) -> int | None:
+        """Which entry of its nodes file nvidia-imex takes for itself. None if the answer does not tell: only the
+        text of `-N` marks it, with asterisks around the address.
+        """
+        output = (await self._query(config, "-N")).decode(errors="replace")
+        marked = _OWN_NODE.findall(output)
+        return int(marked[0]) if len(marked) == 1 else None
 
     async def _query(self, config: Path, *flags: str) -> bytes:
         try:

@@ -281,7 +281,10 @@ def _daemon_obstacle(snapshot: Snapshot, member: Member) -> Obstacle | None:
         problem = snapshot.reading.imex_problem or daemon.problem
         return Obstacle(daemon_not_ready(node=node, state=daemon.state, problem=problem))
     if (daemon.partition, daemon.index) != (partition, member.index):
-        return Obstacle(index_differs(node=node, partition=partition, running=daemon.index, assigned=member.index))
+        running, assigned, problem = daemon.index, member.index, daemon.problem
+        return Obstacle(
+            index_differs(node=node, partition=partition, running=running, assigned=assigned, problem=problem)
+        )
     return None
 
 

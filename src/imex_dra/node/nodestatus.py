@@ -21,7 +21,7 @@ from imex_dra.api.nvlinknode import (
 )
 from imex_dra.api.nvlinkpartition import ChannelState, NVLinkPartition
 from imex_dra.api.reasons import Explanation
-from imex_dra.daemon.state import DaemonState
+from imex_dra.daemon.state import DaemonState, is_same_version
 from imex_dra.kube.conditions import with_condition
 from imex_dra.node.checkpoint import Checkpoint
 from imex_dra.node.grant import Snapshot, node_obstacle
@@ -189,8 +189,13 @@ def _readiness(snapshot: Snapshot) -> tuple[bool, Explanation]:
     if snapshot.reading.fabric.state is FabricState.NONE:
         return True, domainreasons.no_fabric(nodes=[snapshot.node])
     served = nodereasons.claims_served(node=snapshot.node)
-    remark = snapshot.daemon.problem
+    remark = snapshot.daemon.problem or _version_remark(snapshot)
     return True, served._replace(cause=f"{served.cause}, but {remark}") if remark else served
+
+
+def _version_remark(snapshot: Snapshot) -> str:
+    imex, driver = snapshot.daemon.version, snapshot.reading.driver_version
+    return "" if is_same_version(imex, driver) else nodereasons.imex_version_differs(imex=imex, driver=driver)
 
 
 def _connectivity(snapshot: Snapshot, unreachable: tuple[str, ...]) -> tuple[bool | None, Explanation]:

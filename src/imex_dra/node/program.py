@@ -51,6 +51,7 @@ async def run(
     cdi: Path,
     imex_directory: Path,
     ctl: ImexCtl,
+    imex_tls: bool = False,
     prepare_deadline: float = DEADLINE,
     max_claims: int = MAX_CLAIMS,
     publish_after: float = PUBLISH_AFTER,
@@ -67,7 +68,7 @@ async def run(
         async with serving(preparer, paths, health=health), asyncio.TaskGroup() as group:
             group.create_task(follow_hardware(hardware, state))
             group.create_task(follow_partition(client, state))
-            group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state))
+            group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state, tls=imex_tls))
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
             reporter = NodeReporter(client, state, prepared, clock, address=address)

@@ -78,14 +78,20 @@ async def _watch(client: Client, state: NodeState, name: PartitionId) -> None:
     await Reflector(client, NVLINK_PARTITIONS, store, selection=Selection(fields=f"metadata.name={name}")).run()
 
 
-async def follow_daemon(supervisor: Supervisor, ctl: ImexCtl, clock: Clock, state: NodeState) -> NoReturn:
+async def follow_daemon(
+    supervisor: Supervisor, ctl: ImexCtl, clock: Clock, state: NodeState, *, tls: bool
+) -> NoReturn:
     """Runs nvidia-imex with the node's member list, and keeps its state in the snapshot."""
-    manager = DaemonManager(supervisor, ctl, lambda daemon: state.update(daemon=daemon), clock=clock)
+    manager = DaemonManager(supervisor, ctl, lambda daemon: state.update(daemon=daemon), tls=tls, clock=clock)
     async with asyncio.TaskGroup() as group:
         group.create_task(manager.run())
         while True:
             changed, snapshot = state.changed, state.snapshot
-            manager.desire(member_list_for_daemon(snapshot), may_write=snapshot.is_publisher)
+            manager.desire(
+                member_list_for_daemon(snapshot),
+                may_write=snapshot.is_publisher,
+                driver_root=snapshot.reading.driver_root,
+            )
             await changed.wait()
 
 
