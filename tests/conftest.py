@@ -54,8 +54,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class SharedFixtureScheduling(LoadScopeScheduling):
-    """Runs tests with expensive shared fixtures in the same worker: the tests of a file, of tests/driver, and of
-    all folders named `racks`.
+    """Runs tests with expensive shared fixtures in the same worker: the tests of a file, of tests/driver, of
+    tests/policies, and of all folders named `racks`.
 
     `--dist loadgroup` of xdist has no effect with pytest 9.2.
     """
@@ -64,7 +64,8 @@ class SharedFixtureScheduling(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         if "/racks/" in file:
             return "racks"
-        return "tests/driver" if file.startswith("tests/driver/") else file
+        folders = [folder for folder in ("tests/driver", "tests/policies") if file.startswith(f"{folder}/")]
+        return folders[0] if folders else file
 
 
 class SkipReport:

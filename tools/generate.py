@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from grpc_tools import protoc
 
-from imex_dra.api import crds, metrics, rbac
+from imex_dra.api import crds, metrics, policies, rbac
 from imex_dra.lint import report
 from tools import monitoring
 
@@ -23,7 +23,10 @@ def files() -> dict[Path, bytes]:
 
 def definitions() -> dict[Path, bytes]:
     generated = {ROOT / "deploy/crds" / name: _yaml(document) for name, document in crds.definitions().items()}
-    return generated | {ROOT / "deploy/rbac.yaml": _yaml(*rbac.manifests())}
+    return generated | {
+        ROOT / "deploy/rbac.yaml": _yaml(*rbac.manifests()),
+        ROOT / "deploy/policies.yaml": _yaml(*policies.manifests()),
+    }
 
 
 def rules() -> dict[Path, bytes]:

@@ -228,6 +228,9 @@ async def test_metrics_and_readiness_of_a_controller_that_becomes_leader(
     async def ready() -> bool:
         return (await telemetry.server.routes["GET", "/readyz"](b"")).body == b"[+]lease ok\n[+]caches ok\nok\n"
 
+    def shows(series: str) -> bool:
+        return series in telemetry.metrics.text()
+
     def says(*lines: str) -> bool:
         return set(lines) <= set(telemetry.metrics.text().splitlines())
 
@@ -245,7 +248,7 @@ async def test_metrics_and_readiness_of_a_controller_that_becomes_leader(
             'imex_dra_computedomain_reconcile_seconds_count{result="ok"}',
             "imex_dra_computedomain_queue_keys",
         ):
-            await until_async(lambda series=series: series in telemetry.metrics.text())  # type: ignore[misc]
+            await until_async(partial(shows, series))
         found = telemetry.metrics.text()
         names = {line.split()[2] for line in found.splitlines() if line.startswith("# TYPE")}
         assert names <= {metric.name for metric in metrics.ALL}
