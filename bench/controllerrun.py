@@ -145,7 +145,7 @@ async def _warm_up(client: Client) -> None:
 
 
 def controller(control_plane: ControlPlane, number: int, directory: Path) -> Process:
-    words = [sys.executable, "-c", _WITHOUT_RICH, "controller"]
+    words = [sys.executable, "-c", _WITHOUT_RICH, "controller", "--metrics-address=127.0.0.1:0"]
     words.append(f"--kubeconfig={control_plane.kubeconfig(CONTROLLERS[number])}")
     return Process("imex controller", words, log=directory / f"controller-{number}.log")
 

@@ -57,8 +57,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 class SharedFixtureScheduling(LoadScopeScheduling):
-    """Runs tests with expensive shared fixtures in the same worker: the tests of a file, of tests/driver, and of
-    all folders named `racks`.
+    """Runs tests with expensive shared fixtures in the same worker: the tests of a file, of tests/driver, of
+    tests/policies, and of all folders named `racks`.
 
     `--dist loadgroup` of xdist has no effect with pytest 9.2.
     """

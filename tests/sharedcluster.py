@@ -18,7 +18,8 @@ def scope_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if "/racks/" in file:
         return "racks"
-    return "tests/driver" if file.startswith("tests/driver/") else file
+    folders = (folder for folder in ("tests/driver", "tests/policies") if file.startswith(f"{folder}/"))
+    return next(folders, file)
 
 
 class SharedCluster:

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from imex_dra.api import metrics
 from imex_dra.api.meta import Key
-from imex_dra.api.names import CLIQUE_LABEL, PartitionId
+from imex_dra.api.names import CLIQUE_LABEL, NAMESPACE, PartitionId
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, MemberState
 from imex_dra.api.views import EVENTS, NAMESPACES, NODES, RESOURCE_CLAIM_TEMPLATES
 from imex_dra.base.errors import NotFound
-from imex_dra.controller.leader import Leader
+from imex_dra.base.telemetry import Telemetry
+from imex_dra.controller.leader import Leader, run
+from imex_dra.controller.settings import Settings
 from imex_dra.kube.client import Client, Selection
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.conftest import install_crds
@@ -208,6 +211,57 @@ async def test_the_life_of_a_computedomain_with_18_pods_costs_9_writes(
     assert before == 3, made[:before]
     allowed = 9 + (ready - began) // 3.0 + (deleted - ready) // 0.6
     assert len(made) <= allowed, made
+
+
+async def test_metrics_and_readiness_of_a_controller_that_becomes_leader(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    control_plane.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    telemetry = Telemetry()
+    client = Client.connect("imex-controller", control_plane.kubeconfig(), metrics=telemetry.metrics)
+    await cluster.create_domain("one")
+    await cluster.create_node("a")
+    task = asyncio.create_task(
+        run(client, namespace=NAMESPACE, settings=Settings(daemon_certificates=False), telemetry=telemetry)
+    )
+
+    async def ready() -> bool:
+        return (await telemetry.server.routes["GET", "/readyz"](b"")).body == b"[+]lease ok\n[+]caches ok\nok\n"
+
+    def shows(series: str) -> bool:
+        return series in telemetry.metrics.text()
+
+    def says(*lines: str) -> bool:
+        return set(lines) <= set(telemetry.metrics.text().splitlines())
+
+    try:
+        await asyncio.sleep(0)
+        assert says("imex_dra_leader_status 0")
+        response = await telemetry.server.routes["GET", "/readyz"](b"")
+        assert response.body == b"[-]lease: the Lease has not been read yet\nfailed\n"
+        await until_async(ready)
+        assert says("imex_dra_leader_status 1")
+        down = f'imex_dra_partition_state{{partition="{cluster.partition}",state="DOWN"}} 1'
+        await until_async(lambda: says(down))
+        for series in (
+            'imex_dra_computedomain_objects{state="NoPods",reason="NoPodsYet"}',
+            'imex_dra_computedomain_reconcile_seconds_count{result="ok"}',
+            "imex_dra_computedomain_queue_keys",
+        ):
+            await until_async(partial(shows, series))
+        found = telemetry.metrics.text()
+        names = {line.split()[2] for line in found.splitlines() if line.startswith("# TYPE")}
+        assert names <= {metric.name for metric in metrics.ALL}
+        with pytest.raises(NotFound):
+            await client.get(NODES, Key("", "no-such-node"))
+        assert 'imex_dra_api_errors_total{reason="NotFound"}' in telemetry.metrics.text()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await client.close()
+    assert task.cancelled()
+    assert says("imex_dra_leader_status 0")
+    assert "imex_dra_partition_members" not in telemetry.metrics.text()
 
 
 @pytest.mark.slow

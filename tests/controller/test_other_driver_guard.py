@@ -182,7 +182,8 @@ async def test_the_controller_ends_with_status_3_and_writes_no_compute_domain(
 ) -> None:
     domain = await cluster.create_domain("train")
     control_plane.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    command = [sys.executable, "-m", "imex_dra.cli", "controller", f"--kubeconfig={control_plane.kubeconfig()}"]
+    command = [sys.executable, "-m", "imex_dra.cli", "controller", "--metrics-address="]
+    command.append(f"--kubeconfig={control_plane.kubeconfig()}")
     async with existing(control_plane, daemon_set("gpu-operator")):
         ended = await asyncio.to_thread(
             subprocess.run, command, capture_output=True, text=True, timeout=60, check=False

@@ -15,7 +15,7 @@ from grpc import aio
 from imex_dra.base.errors import Misconfigured, NotYet, Rejected
 from imex_dra.dra import plugin
 from imex_dra.dra.health import DeviceHealth, HealthState
-from imex_dra.dra.plugin import ClaimId, PreparedDevice, sockets
+from imex_dra.dra.plugin import ClaimId, PreparedDevice, Registration, registration_problem, sockets
 from tests.dra.kubeletclient import connect
 from tests.waiting import until_async
 
@@ -276,3 +276,27 @@ async def test_a_stopping_instance_deregisters_first_and_serves_until_the_delay_
         assert await kubelet.prepare(*claims("u1"))
     await stopping
     assert not paths.service.exists()
+
+
+async def test_the_probe_of_the_registration_socket_notices_what_a_kubelet_would(kubelet_directory: Path) -> None:
+    paths, other = sockets(kubelet_directory, "abc123"), sockets(kubelet_directory, "other0")
+    async with serving(FakeDriver(), paths):
+        assert await registration_problem(paths) == ""
+        assert await registration_problem(paths) == ""
+        assert "another plugin answers" in await registration_problem(paths._replace(service=other.service))
+        moved = paths.service.rename(paths.service.with_suffix(".moved"))
+        assert "was removed" in await registration_problem(paths)
+        moved.rename(paths.service)
+        # The server still listens, but no kubelet that starts now finds it.
+        paths.registration.unlink()
+        assert "does not answer" in await registration_problem(paths)
+
+
+async def test_what_the_kubelet_says_of_the_registration_is_kept(kubelet_directory: Path) -> None:
+    paths, registration = sockets(kubelet_directory, "abc123"), Registration()
+    async with serving(FakeDriver(), paths, registration=registration), connect(paths.registration) as kubelet:
+        assert "has not registered" in registration.problem
+        await kubelet.notify(registered=False, error="a wrong version")
+        assert registration.problem == "the kubelet rejected the registration: a wrong version"
+        await kubelet.notify(registered=True)
+        assert registration.problem == ""

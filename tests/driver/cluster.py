@@ -211,7 +211,7 @@ def running_cluster(root: Path) -> Iterator[DriverCluster]:
         control_plane = stack.enter_context(ControlPlane(root / "cp"))
         network = stack.enter_context(Network(root))
         install_crds(control_plane)
-        for manifest in ("rbac", "deviceclasses"):
+        for manifest in ("rbac", "policies", "deviceclasses"):
             control_plane.kubectl("apply", "-f", str(DEPLOY / f"{manifest}.yaml"))
         archives = [driverimage.build()]
         nodes = [

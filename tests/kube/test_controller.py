@@ -207,3 +207,29 @@ def test_a_reconcile_can_request_another_one() -> None:
 
     run_controller(reconcile, scenario)
     assert [round(call) for call in calls] == [0, 5, 10]
+
+
+def test_every_reconcile_is_measured_with_its_result() -> None:
+    measured: list[tuple[float, str]] = []
+    errors: list[Exception | None] = [NotYet("soon"), Rejected("never"), None]
+
+    async def reconcile(key: str) -> None:
+        await asyncio.sleep(3)
+        if error := errors.pop(0):
+            raise error
+
+    async def scenario() -> None:
+        queue: WorkQueue[str] = WorkQueue(BACKOFF)
+        under_test = controller.Controller(
+            "test", queue, reconcile, measure=lambda seconds, result: measured.append((round(seconds), result))
+        )
+        task = asyncio.create_task(under_test.run())
+        queue.add("key")
+        await asyncio.sleep(10)  # the first attempt and its retry
+        queue.add("key")
+        await asyncio.sleep(10)
+        queue.close()
+        await task
+
+    run(scenario())
+    assert measured == [(3, "retry"), (3, "terminal"), (3, "ok")]

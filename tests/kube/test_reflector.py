@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from imex_dra.api.meta import Key, ObjectMeta, Resource
+from imex_dra.api.metrics import WATCH_RESTARTS
 from imex_dra.api.views import LEASES, Lease, LeaseSpec
 from imex_dra.base.errors import Gone
 from imex_dra.kube.backoff import Backoff
@@ -70,6 +71,18 @@ async def create(client: Client, namespace: str, name: str, holder: str = "a") -
 
 async def set_holder(client: Client, namespace: str, name: str, holder: str) -> Lease:
     return await client.patch(LEASES, Key(namespace, name), {"spec": {"holderIdentity": holder}})
+
+
+async def test_a_watch_that_is_opened_again_is_counted_by_what_ended_the_one_before(
+    client: Client, namespace: str
+) -> None:
+    def ended() -> float:
+        found = (sample for sample in client.metrics.samples() if sample.metric is WATCH_RESTARTS)
+        return sum(sample.value for sample in found if sample.labels == ("Ended",))
+
+    async with Replica(client, namespace, lifetime=2.0).running():
+        assert ended() == 0
+        await until_async(lambda: ended() >= 1)
 
 
 async def test_the_store_is_filled_and_follows_changes(client: Client, namespace: str) -> None:

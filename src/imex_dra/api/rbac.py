@@ -63,6 +63,22 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
 }
 """Rules by ServiceAccount. nvidia-imex and its supervisor do not talk to the API server."""
 
+USERS: dict[str, tuple[tuple[str, ...], tuple[Rule, ...]]] = {
+    "imex-dra-view": (
+        ("view", "edit", "admin"),
+        (
+            _rule("computedomains", "get list watch", _NVIDIA),
+            _rule("nvlinkpartitions", "get list watch", _IMEX_DRA),
+            _rule("nvlinknodes", "get list watch", _IMEX_DRA),
+        ),
+    ),
+    "imex-dra-edit": (
+        ("edit", "admin"),
+        (_rule("computedomains", "create update patch delete deletecollection", _NVIDIA),),
+    ),
+}
+"""ClusterRoles for users: the roles of Kubernetes that they are added to, and their rules. None has status."""
+
 
 def manifests() -> list[dict[str, Any]]:
     documents: list[dict[str, Any]] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}]
@@ -73,7 +89,7 @@ def manifests() -> list[dict[str, Any]]:
         ]
         if own := [rule for rule in rules if rule.own_namespace]:
             documents += _permissions("Role", name, own)
-    return documents
+    return documents + [_aggregated(name, roles, rules) for name, (roles, rules) in USERS.items()]
 
 
 def _account(name: str) -> dict[str, Any]:
@@ -100,6 +116,16 @@ def _permissions(kind: str, name: str, rules: list[Rule]) -> list[dict[str, Any]
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
         },
     ]
+
+
+def _aggregated(name: str, roles: tuple[str, ...], rules: tuple[Rule, ...]) -> dict[str, Any]:
+    labels = {f"rbac.authorization.k8s.io/aggregate-to-{role}": "true" for role in roles}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": name, "labels": labels},
+        "rules": [_policy(rule) for rule in rules],
+    }
 
 
 def _policy(rule: Rule) -> dict[str, Any]:

@@ -7,9 +7,12 @@ object and the cause and, where somebody can act, the next step.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from imex_dra.api.names import LEASE, NAMESPACE
+from imex_dra.base.errors import ImexError
+
+E = TypeVar("E", bound=ImexError)
 
 _LISTED = 5
 CHECK_CONTROLLER = f"check that imex controller runs: kubectl -n {NAMESPACE} get lease {LEASE}"
@@ -126,6 +129,12 @@ class Explanation(NamedTuple):
         """One sentence. It says how many seconds the caller waited, if it did."""
         wait = f" (waited {waited:.0f} s)" if waited else ""
         return f"{self.cause}{wait}" + (f"; {self.next_step}" if self.next_step else "")
+
+    def error(self, kind: type[E], waited: float = 0.0) -> E:
+        """An error with this message, which also knows its reason."""
+        error = kind(self.message(waited))
+        error.reason = self.reason
+        return error
 
     def for_node(self) -> "Explanation":
         """The same cause in a condition of the NVLinkNode: its reader looks after the node, not after a pod."""

@@ -28,7 +28,8 @@ A message names the object, the cause and the next step. Users read it in an Eve
 
 
 class ImexError(Exception):
-    pass
+    reason: str = ""
+    """The CamelCase word of the explanation that the message came from, if it came from one."""
 
 
 class Retryable(ImexError):

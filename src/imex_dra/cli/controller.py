@@ -6,7 +6,8 @@ import click
 
 from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import DAEMON_SECRET, NAMESPACE
-from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
+from imex_dra.base.telemetry import Telemetry
+from imex_dra.cli.running import kubeconfig_option, log_level_option, metrics_option, observed, run_until_stopped
 from imex_dra.controller.leader import run
 from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.kube.client import Client
@@ -53,6 +54,7 @@ from imex_dra.kube.client import Client
     help=f"Issue and renew the certificate of IMEX daemons in the Secret {DAEMON_SECRET}. A Secret of that name"
     " that somebody else made is left alone.",
 )
+@metrics_option(8080)
 @log_level_option
 def command(
     kubeconfig: Path | None,
@@ -61,13 +63,16 @@ def command(
     max_channels_per_namespace: int,
     max_nodes: int,
     daemon_certificates: bool,
+    metrics_address: str,
     log_level: str,
 ) -> None:
     async def main() -> None:
-        client = Client.connect("imex-controller", kubeconfig)
+        telemetry = Telemetry()
+        client = Client.connect("imex-controller", kubeconfig, metrics=telemetry.metrics)
         settings = Settings(suspend_after, max_channels_per_namespace, max_nodes, daemon_certificates)
         try:
-            await run(client, namespace=namespace, settings=settings)
+            program = run(client, namespace=namespace, settings=settings, telemetry=telemetry)
+            await observed(telemetry, metrics_address, program)
         finally:
             await client.close()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from imex_dra.api.names import IMEX_DIRECTORY
+from imex_dra.base.telemetry import Telemetry
 from imex_dra.cli.hardware import hardware_option
-from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
+from imex_dra.cli.running import kubeconfig_option, log_level_option, metrics_option, observed, run_until_stopped
 from imex_dra.daemon.supervisor import chroot_command
 from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
@@ -93,6 +94,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     " member.",
 )
 @kubeconfig_option
+@metrics_option(8081)
 @log_level_option
 def command(
     node_name: str,
@@ -108,6 +110,7 @@ def command(
     max_claims: int,
     publish_after: float,
     kubeconfig: Path | None,
+    metrics_address: str,
     log_level: str,
 ) -> None:
     if driver_root and not driver_root.startswith("/"):
@@ -121,9 +124,10 @@ def command(
         ctl = ["nvidia-imex-ctl"]
 
     async def program() -> None:
-        client = Client.connect("imex-node", kubeconfig)
+        telemetry = Telemetry(node=node_name)
+        client = Client.connect("imex-node", kubeconfig, metrics=telemetry.metrics)
         try:
-            await run(
+            work = run(
                 client,
                 hardware,
                 node=node_name,
@@ -136,7 +140,9 @@ def command(
                 prepare_deadline=prepare_deadline,
                 max_claims=max_claims,
                 publish_after=publish_after,
+                telemetry=telemetry,
             )
+            await observed(telemetry, metrics_address, work)
         finally:
             await client.close()
 

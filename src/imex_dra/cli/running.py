@@ -2,14 +2,17 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from imex_dra.base.errors import ImexError, OtherDriver
+from imex_dra.base.errors import ImexError, Misconfigured, OtherDriver
 from imex_dra.base.logging import configure
+from imex_dra.base.telemetry import Telemetry, parse_address
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 kubeconfig_option = click.option(
     "--kubeconfig",
@@ -23,6 +26,35 @@ log_level_option = click.option(
     show_default=True,
     help="Lowest level to log.",
 )
+
+
+def metrics_option(port: int) -> Callable[[F], F]:
+    return click.option(
+        "--metrics-address",
+        default=f":{port}",
+        show_default=True,
+        callback=_checked_address,
+        help="HOST:PORT, or :PORT for all addresses, that serves /metrics, /livez and /readyz; empty: none.",
+    )
+
+
+def _checked_address(context: click.Context, option: click.Parameter, value: str) -> str:
+    try:
+        if value:
+            parse_address(value)
+    except Misconfigured as error:
+        raise click.BadParameter(str(error)) from error
+    return value
+
+
+async def observed(telemetry: Telemetry, address: str, program: Coroutine[Any, Any, None]) -> None:
+    """Runs the program, and serves its telemetry until it ends, however it ends."""
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(telemetry.run(address))
+        try:
+            await program
+        finally:
+            serving.cancel()
 
 
 def run_until_stopped(program: Coroutine[Any, Any, None], log_level: str) -> None:

@@ -5,14 +5,29 @@ import asyncio
 import secrets
 import socket
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 from imex_dra.api.computedomain import ComputeDomain
 from imex_dra.api.meta import Key, is_deleting, key_of
+from imex_dra.api.metrics import (
+    CLAIM_QUEUE,
+    CLAIM_RECONCILES,
+    DOMAIN_QUEUE,
+    DOMAIN_RECONCILES,
+    LABEL_QUEUE,
+    LABEL_RECONCILES,
+    LEADER,
+    PARTITION_QUEUE,
+    PARTITION_RECONCILES,
+)
 from imex_dra.api.names import LEASE, PartitionId
 from imex_dra.api.nvlinknode import NVLinkNode
 from imex_dra.api.nvlinkpartition import NVLinkPartition
 from imex_dra.api.views import Namespace, Node, ResourceClaim, ResourceClaimTemplate
 from imex_dra.base.clock import Clock
+from imex_dra.base.metrics import Metric
+from imex_dra.base.telemetry import Telemetry
 from imex_dra.controller.caches import (
     Caches,
     allows_all_channels,
@@ -37,11 +52,13 @@ from imex_dra.controller.lateclaims import DELAY, LateClaimReporter, became_allo
 from imex_dra.controller.nvlinkpartitions import NVLinkPartitionReconciler
 from imex_dra.controller.otherdriver import OtherDriverGuard
 from imex_dra.controller.settings import DEFAULTS, Settings
+from imex_dra.controller.telemetry import controller_samples
 from imex_dra.kube.client import Client
 from imex_dra.kube.controller import Controller
 from imex_dra.kube.events import EventRecorder
 from imex_dra.kube.lease import LeaderElection
 from imex_dra.kube.queue import WorkQueue
+from imex_dra.kube.reflector import Reflector
 
 _STATUS_DELAY = 0.6
 """Seconds in which changes of a ComputeDomain's nodes are gathered into one status write. Long enough that the
@@ -56,14 +73,30 @@ _RELABEL_DELAY = 10.0
 each other in a tight loop."""
 
 
-async def run(client: Client, *, namespace: str, settings: Settings = DEFAULTS) -> None:
+async def run(
+    client: Client, *, namespace: str, settings: Settings = DEFAULTS, telemetry: Telemetry | None = None
+) -> None:
     """Waits for the Lease, then reconciles until the Lease is lost or another driver of the same name appears."""
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     election = LeaderElection(client, Key(namespace, LEASE), identity, Clock())
     guard = OtherDriverGuard(client, identity, namespace, Clock())
     certificates = CertificateKeeper(client, namespace, Clock()) if settings.daemon_certificates else None
-    leader = Leader(client, identity, settings=settings, certificates=certificates)
-    await election.lead(lambda: guard.run(leader.run))
+    telemetry = telemetry or Telemetry()
+    leader = Leader(client, identity, settings=settings, certificates=certificates, telemetry=telemetry)
+
+    async def lease_problem() -> str:
+        return election.problem
+
+    async def work() -> None:
+        telemetry.metrics.set(LEADER, 1)
+        try:
+            await guard.run(leader.run)
+        finally:
+            telemetry.metrics.set(LEADER, 0)
+
+    telemetry.metrics.set(LEADER, 0)
+    with telemetry.ready("lease", lease_problem):
+        await election.lead(work)
 
 
 class Leader:
@@ -79,6 +112,7 @@ class Leader:
         settings: Settings = DEFAULTS,
         late_claim_delay: float = DELAY,
         certificates: CertificateKeeper | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._client = client
         self._clock = clock or Clock()
@@ -86,6 +120,8 @@ class Leader:
         self._relabel_delay = relabel_delay
         self._late_claim_delay = late_claim_delay
         self._certificates = certificates
+        self._telemetry = telemetry or Telemetry()
+        self._reflectors: list[Reflector[Any]] = []
         self._caches = Caches()
         self._partitions: WorkQueue[PartitionId] = WorkQueue()
         self._compute_domains: WorkQueue[Key] = WorkQueue(group=lambda key: key.namespace)
@@ -94,30 +130,60 @@ class Leader:
         self._events = EventRecorder(client, identity, self._clock)
 
     async def run(self) -> None:
+        self._subscribe()
+        queues: dict[Metric, WorkQueue[Any]] = {
+            PARTITION_QUEUE: self._partitions,
+            DOMAIN_QUEUE: self._compute_domains,
+            LABEL_QUEUE: self._nodes,
+            CLAIM_QUEUE: self._claims,
+        }
+        samples = partial(controller_samples, self._caches, queues)
+        with self._telemetry.metrics.source(samples), self._telemetry.ready("caches", self._caches_problem):
+            async with asyncio.TaskGroup() as group:
+                await self._start(group)
+
+    async def _start(self, group: asyncio.TaskGroup) -> None:
         client, caches, events, clock = self._client, self._caches, self._events, self._clock
         partitions = NVLinkPartitionReconciler(client, caches, events, clock, self._settings)
         domains = ComputeDomainReconciler(client, caches, events, clock, self._settings)
         labels = CliqueLabelReconciler(client, caches, events, clock)
         late_claims = LateClaimReporter(caches, events)
-        self._subscribe()
-        reflectors = self._caches.reflectors(self._client)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._events.run())
-            if self._certificates is not None:
-                group.create_task(self._certificates.run())
-            for reflector in reflectors:
-                group.create_task(reflector.run())
-            # A cache that is not synced lacks objects that exist: a plan from it would drop members and demand.
-            for reflector in reflectors:
-                await reflector.synced.wait()
-            group.create_task(
-                Controller("partitions", self._partitions, partitions.reconcile, workers=WORKERS).run()
-            )
-            group.create_task(
-                Controller("domains", self._compute_domains, domains.reconcile, workers=WORKERS).run()
-            )
-            group.create_task(Controller("nodes", self._nodes, labels.reconcile).run())
-            group.create_task(Controller("claims", self._claims, late_claims.reconcile).run())
+        reflectors = self._reflectors = self._caches.reflectors(self._client)
+        group.create_task(self._events.run())
+        if self._certificates is not None:
+            group.create_task(self._certificates.run())
+        for reflector in reflectors:
+            group.create_task(reflector.run())
+        # A cache that is not synced lacks objects that exist: a plan from it would drop members and demand.
+        for reflector in reflectors:
+            await reflector.synced.wait()
+        measured = partial(partial, self._telemetry.metrics.observe)
+        for controller in (
+            Controller(
+                "partitions",
+                self._partitions,
+                partitions.reconcile,
+                workers=WORKERS,
+                measure=measured(PARTITION_RECONCILES),
+            ),
+            Controller(
+                "domains",
+                self._compute_domains,
+                domains.reconcile,
+                workers=WORKERS,
+                measure=measured(DOMAIN_RECONCILES),
+            ),
+            Controller("nodes", self._nodes, labels.reconcile, measure=measured(LABEL_RECONCILES)),
+            Controller("claims", self._claims, late_claims.reconcile, measure=measured(CLAIM_RECONCILES)),
+        ):
+            group.create_task(controller.run())
+
+    async def _caches_problem(self) -> str:
+        waiting = [reflector for reflector in self._reflectors if not reflector.synced.is_set()]
+        if not waiting:
+            return ""
+        cause = next((f": {reflector.error}" for reflector in waiting if reflector.error), "")
+        return f"{len(waiting)} kinds of objects are not listed yet{cause}"
 
     def _subscribe(self) -> None:
         self._caches.compute_domains.subscribe(self._compute_domain_changed)

@@ -27,6 +27,10 @@ log = structlog.get_logger()
 
 SERVICE = "v1.DRAPlugin"
 _GRPC_SERVICE = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+_REGISTRATION_SERVICE = "pluginregistration.Registration"
+_LOCAL = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
+"""For a probe of our own socket. Without a pool of its own, a channel may share the last probe's connection."""
+_PROBE_LIMIT = 5.0
 _MAX_SOCKET_PATH = 107
 """Bytes: sun_path without the terminating NUL."""
 
@@ -58,6 +62,14 @@ class Driver(Protocol):
     async def unprepare(self, claim: ClaimId) -> None: ...
 
 
+class Registration:
+    """What the kubelet last said about the registration of this plugin."""
+
+    def __init__(self) -> None:
+        self.problem = "the kubelet has not registered the plugin yet"
+        """Empty if it is registered."""
+
+
 class Sockets(NamedTuple):
     registration: Path
     service: Path
@@ -79,19 +91,46 @@ def sockets(kubelet: Path, instance: str) -> Sockets:
 
 @asynccontextmanager
 async def serving(
-    driver: Driver, paths: Sockets, *, health: HealthSource, deregistration_delay: float = DEREGISTRATION_DELAY
+    driver: Driver,
+    paths: Sockets,
+    *,
+    health: HealthSource,
+    registration: Registration | None = None,
+    deregistration_delay: float = DEREGISTRATION_DELAY,
 ) -> AsyncIterator[None]:
     # The service starts first and stops last: the registration refers to its socket.
     service = await _server(paths.service, _dra_handler(driver), *health_handlers(health))
-    registration = await _server(paths.registration, _registration_handler(paths.service))
+    handler = _registration_handler(paths.service, registration or Registration())
+    registering = await _server(paths.registration, handler)
     try:
         yield
     finally:
-        await registration.stop(grace=0)
+        await registering.stop(grace=0)
         paths.registration.unlink(missing_ok=True)
         await asyncio.sleep(deregistration_delay)
         await service.stop(grace=1)
         paths.service.unlink(missing_ok=True)
+
+
+async def registration_problem(paths: Sockets) -> str:
+    """Calls the registration socket as the kubelet does. Returns what is wrong; empty if nothing is.
+
+    With a connection of its own each time: one that is kept would not notice that the socket was removed, after
+    which a kubelet that restarts cannot find the plugin.
+    """
+    async with aio.insecure_channel(f"unix:{paths.registration}", options=_LOCAL) as channel:
+        get_info: Any = channel.unary_unary(
+            f"/{_REGISTRATION_SERVICE}/GetInfo",
+            request_serializer=registration_pb2.InfoRequest.SerializeToString,
+            response_deserializer=registration_pb2.PluginInfo.FromString,
+        )
+        try:
+            found = await get_info(registration_pb2.InfoRequest(), timeout=_PROBE_LIMIT)
+        except aio.AioRpcError as error:
+            return f"the registration socket does not answer: {error.details()}"
+    if (found.name, found.endpoint) != (DRIVER, str(paths.service)):
+        return f"another plugin answers on the registration socket: {found.name} at {found.endpoint}"
+    return "" if paths.service.exists() else f"the service socket {paths.service} was removed"
 
 
 async def _server(path: Path, *handlers: grpc.GenericRpcHandler) -> aio.Server:
@@ -104,7 +143,7 @@ async def _server(path: Path, *handlers: grpc.GenericRpcHandler) -> aio.Server:
     return server
 
 
-def _registration_handler(endpoint: Path) -> grpc.GenericRpcHandler:
+def _registration_handler(endpoint: Path, registration: Registration) -> grpc.GenericRpcHandler:
     async def get_info(request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
         return registration_pb2.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=[SERVICE, *SERVICES]
@@ -115,12 +154,14 @@ def _registration_handler(endpoint: Path) -> grpc.GenericRpcHandler:
     ) -> registration_pb2.RegistrationStatusResponse:
         if request.plugin_registered:
             log.info("registered with the kubelet")
+            registration.problem = ""
         else:
+            registration.problem = f"the kubelet rejected the registration: {request.error}"
             log.error("the kubelet rejected the registration", error=request.error)
         return registration_pb2.RegistrationStatusResponse()
 
     return _handler(
-        "pluginregistration.Registration",
+        _REGISTRATION_SERVICE,
         GetInfo=(get_info, registration_pb2.InfoRequest),
         NotifyRegistrationStatus=(notify, registration_pb2.RegistrationStatus),
     )

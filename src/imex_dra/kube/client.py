@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from copy import copy
 from pathlib import Path
-from typing import Any, Generic, Self
+from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 import msgspec
@@ -17,7 +17,9 @@ from lightkube.core.exceptions import ConfigError
 from msgspec import Struct
 
 from imex_dra.api.meta import Key, Object, Resource, T, key_of
-from imex_dra.base.errors import ApiRetryable, Gone, TooManyRequests, Unavailable, Undecodable
+from imex_dra.api.metrics import API_ERRORS
+from imex_dra.base.errors import ApiRetryable, Gone, ImexError, TooManyRequests, Unavailable, Undecodable
+from imex_dra.base.metrics import Metrics
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.connection import connect
 from imex_dra.kube.decoding import ObjectDecoder, decode
@@ -33,6 +35,8 @@ _CONNECTION_ERRORS = (httpx2.HTTPError, OSError, ConfigError)
 _ATTEMPTS = 4
 _PAGE_SIZE = 500
 
+
+E = TypeVar("E", bound=ImexError)
 
 Patch = dict[str, Any] | list[dict[str, Any]]
 """A list of operations for JSON_PATCH."""
@@ -70,15 +74,21 @@ EVERYTHING = Selection()
 
 
 class Client:
-    def __init__(self, http: httpx2.AsyncClient, *, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self, http: httpx2.AsyncClient, *, backoff: Backoff | None = None, metrics: Metrics | None = None
+    ) -> None:
         self._http = http
+        self.metrics = metrics or Metrics()
+        """Of the program that uses this client."""
         self._backoff = backoff or Backoff(0.1, 2.0)
         self._attempts = _ATTEMPTS
         self.field_manager = http.headers["User-Agent"].partition("/")[0]
 
     @classmethod
-    def connect(cls, component: str, kubeconfig: Path | None = None) -> "Client":
-        return cls(connect(component, kubeconfig))
+    def connect(
+        cls, component: str, kubeconfig: Path | None = None, *, metrics: Metrics | None = None
+    ) -> "Client":
+        return cls(connect(component, kubeconfig), metrics=metrics)
 
     def without_retries(self) -> Self:
         """The same connections for a caller that has its own deadline, and reports the server's last answer."""
@@ -173,12 +183,13 @@ class Client:
             response = await self._http.send(request, stream=True)
             try:
                 if response.is_error:
-                    raise error_from(request, response.status_code, response.headers, await response.aread())
+                    body = await response.aread()
+                    raise self._counted(error_from(request, response.status_code, response.headers, body))
                 yield _lines(response.aiter_bytes())
             finally:
                 await response.aclose()
         except _CONNECTION_ERRORS as error:
-            raise _unavailable(request, error) from error
+            raise self._counted(_unavailable(request, error)) from error
 
     async def _request(
         self,
@@ -213,10 +224,14 @@ class Client:
         try:
             response = await self._http.send(request)
         except _CONNECTION_ERRORS as error:
-            raise _unavailable(request, error) from error
+            raise self._counted(_unavailable(request, error)) from error
         if response.is_error:
-            raise error_from(request, response.status_code, response.headers, response.content)
+            raise self._counted(error_from(request, response.status_code, response.headers, response.content))
         return response.content
+
+    def _counted(self, error: E) -> E:
+        self.metrics.count(API_ERRORS, type(error).__name__)
+        return error
 
 
 def encode(resource: Resource[Any], obj: Object) -> bytes:

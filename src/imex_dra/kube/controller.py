@@ -13,6 +13,7 @@ from typing import Generic
 
 import structlog
 
+from imex_dra.api.metrics import Outcome
 from imex_dra.base.errors import (
     Conflict,
     ImexError,
@@ -27,6 +28,9 @@ log = structlog.get_logger()
 
 Reconcile = Callable[[K], Awaitable[float | None]]
 """Reconciles one object. Returns the seconds after which to reconcile it again, or None."""
+
+Measure = Callable[[float, Outcome], None]
+"""Gets the duration and the result of each reconcile."""
 
 RESYNC = 120.0
 """Seconds until a key is reconciled again after a terminal error.
@@ -46,11 +50,13 @@ class Controller(Generic[K]):
         *,
         workers: int = 1,
         resync: float = RESYNC,
+        measure: Measure = lambda seconds, result: None,
     ) -> None:
         self._queue = queue
         self._reconcile = reconcile
         self._workers = workers
         self._resync = resync
+        self._measure = measure
         self._log = log.bind(controller=name)
 
     async def run(self) -> None:
@@ -65,25 +71,28 @@ class Controller(Generic[K]):
                 key = await self._queue.get()
             except ShutDown:
                 return
+            start = asyncio.get_running_loop().time()
             try:
-                await self._handle(key)
+                result = await self._handle(key)
+                self._measure(asyncio.get_running_loop().time() - start, result)
             finally:
                 self._queue.done(key)
             # A reconcile that does no I/O never yields; the reflectors must run between two of them.
             await asyncio.sleep(0)
 
-    async def _handle(self, key: K) -> None:
+    async def _handle(self, key: K) -> Outcome:
         try:
             again = await self._reconcile(key)
         except Terminal as error:
             self._give_up(key, error)
-            return
+            return Outcome.TERMINAL
         except Exception as error:
             self._retry(key, error)
-            return
+            return Outcome.RETRY
         self._queue.forget(key)
         if again is not None:
             self._queue.add_after(key, again)
+        return Outcome.OK
 
     def _give_up(self, key: K, error: Terminal) -> None:
         # A change that arrived during this attempt is not lost: the queue hands the key out again after `done`.

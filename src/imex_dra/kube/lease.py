@@ -54,6 +54,8 @@ class LeaderElection:
         self._timing = timing or Timing()
         self._seen: Lease | None = None
         self._seen_at = 0.0
+        self.problem = "the Lease has not been read yet"
+        """Why this candidate could not read or renew the Lease last; empty if it could."""
         self._log = log.bind(lease=str(key), identity=identity)
 
     async def lead(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -82,9 +84,11 @@ class LeaderElection:
             try:
                 # After a slow response the Lease may already have expired: acquire it again.
                 sent = await self._try_acquire()
+                self.problem = ""
                 if sent is not None and self._clock.monotonic() - sent < self._timing.renew_deadline:
                     return sent
             except ImexError as error:
+                self.problem = str(error)
                 self._log.warning("could not try to acquire the Lease", error=str(error))
             await asyncio.sleep(self._timing.retry_period)
 
@@ -121,6 +125,7 @@ class LeaderElection:
                 async with asyncio.timeout(remaining):
                     if await self._renew():
                         renewed = sent
+                        self.problem = ""
             except TimeoutError:
                 continue
             except LostLeadership:
@@ -128,6 +133,7 @@ class LeaderElection:
             except NotFound:
                 raise LostLeadership(f"Lease {self._key} was deleted") from None
             except ImexError as error:
+                self.problem = str(error)
                 self._log.warning("could not renew the Lease", error=str(error))
 
     async def _renew(self) -> bool:

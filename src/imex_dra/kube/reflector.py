@@ -24,6 +24,7 @@ import structlog
 from msgspec import Struct
 
 from imex_dra.api.meta import AnnotatedMeta, Key, Resource, T, key_of
+from imex_dra.api.metrics import WATCH_RESTARTS
 from imex_dra.base.errors import Gone, ImexError, Invalid, Unavailable, Undecodable
 from imex_dra.kube.backoff import Backoff, random_fraction
 from imex_dra.kube.client import EVERYTHING, Client, Lines, Selection
@@ -102,6 +103,7 @@ class Reflector(Generic[T]):
                 error = await self._list_and_watch_once()
                 progressed = self._version not in ("", before) or self._was_healthy()
                 failures = 0 if progressed else failures + 1
+                self._client.metrics.count(WATCH_RESTARTS, type(error).__name__ if error else "Ended")
                 self._watching_since = None
                 if failures or error:
                     self._interrupted(error)

@@ -79,7 +79,8 @@ class PrepareDeadline:
 
     def _unreachable(self) -> NotYet:
         cause = str(self._last_error or "no answer in time")
-        return NotYet(api_unreachable(node=self._node, claim=str(self.claim), cause=cause).message(self.elapsed()))
+        unreachable = api_unreachable(node=self._node, claim=str(self.claim), cause=cause)
+        return unreachable.error(NotYet, self.elapsed())
 
 
 def _retry_after(error: ApiRetryable) -> float:

@@ -34,7 +34,7 @@ def parse_claim(claim_id: ClaimId, claim: ResourceClaim, node: str) -> ChannelRe
     """Raises Rejected if this claim can never be prepared on this node."""
     if claim.metadata.uid != claim_id.uid:
         explanation = claim_replaced(claim=str(claim_id), found_uid=claim.metadata.uid, requested_uid=claim_id.uid)
-        raise Rejected(explanation.message())
+        raise explanation.error(Rejected)
     results = _results(claim_id, claim, node)
     configs = [_config(claim_id, claim, result) for result in results]
     if len({config.domain_id for config in configs}) > 1:
@@ -92,8 +92,8 @@ def _applies(config: DeviceConfig, result: AllocationResult) -> bool:
 
 
 def _not_here(claim: ClaimId, node: str, cause: str) -> Rejected:
-    return Rejected(claim_not_here(claim=str(claim), node=node, cause=cause).message())
+    return claim_not_here(claim=str(claim), node=node, cause=cause).error(Rejected)
 
 
 def _invalid(claim: ClaimId, cause: str) -> Rejected:
-    return Rejected(invalid_config(claim=str(claim), cause=cause).message())
+    return invalid_config(claim=str(claim), cause=cause).error(Rejected)

@@ -233,14 +233,16 @@ def find_domain(request: ChannelRequest, domains: list[ComputeDomain]) -> Comput
     if domain is None:
         claim, namespace = str(request.claim), request.claim.namespace
         missing = no_such_compute_domain(claim=claim, uid=request.domain_uid, namespace=namespace)
-        raise Rejected(missing.message())
+        raise missing.error(Rejected)
     if domain.metadata.namespace != request.claim.namespace:
-        raise Rejected(_other_namespace(request).message())
+        raise _other_namespace(request).error(Rejected)
     if is_deleting(domain):
-        raise Rejected(compute_domain_deleting(domain=str(key_of(domain))).message())
+        raise compute_domain_deleting(domain=str(key_of(domain))).error(Rejected)
     accepted = find_condition(domain.status.conditions, ACCEPTED)
     if accepted is not None and accepted.status == "False":
-        raise Rejected(accepted.message)
+        rejection = Rejected(accepted.message)
+        rejection.reason = accepted.reason
+        raise rejection
     return domain
 
 

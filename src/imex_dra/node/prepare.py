@@ -120,9 +120,9 @@ class ClaimPreparer:
         try:
             found = await deadline.call(lambda: self._reads.get(RESOURCE_CLAIMS, key))
         except NotFound as error:
-            raise Rejected(no_such_claim(claim=str(claim)).message()) from error
+            raise no_such_claim(claim=str(claim)).error(Rejected) from error
         except Undecodable as error:
-            raise Rejected(claim_undecodable(cause=str(error)).message()) from error
+            raise claim_undecodable(cause=str(error)).error(Rejected) from error
         return parse_claim(claim, found, self._state.snapshot.node)
 
     async def _grant_and_persist(
@@ -136,7 +136,7 @@ class ClaimPreparer:
             if claim.channel >= 0 and not claim.boot_id:
                 # Without a boot ID the claim would never count as live, and its channel never as held.
                 cause = "its boot ID is not known"
-                raise NotYet(fabric_pending(node=self._state.snapshot.node, cause=cause).message())
+                raise fabric_pending(node=self._state.snapshot.node, cause=cause).error(NotYet)
             try:
                 return await asyncio.to_thread(self._prepared.add, claim, checkpoint, grant.epoch)
             except StaleGrant:
@@ -176,7 +176,7 @@ class ClaimPreparer:
             if isinstance(verdict, Grant):
                 return verdict
             if verdict.terminal:
-                raise Rejected(verdict.explanation.message())
+                raise verdict.explanation.error(Rejected)
             if domain_watch is None:
                 name = domain.metadata.name if domain else assignment.compute_domain.name if assignment else ""
                 watch = watch_domain(self._client, request, Key(request.claim.namespace, name))
@@ -189,7 +189,7 @@ class ClaimPreparer:
                 explanation = with_controllers_cause(
                     verdict.explanation, latest, snapshot.node, snapshot.partition_id
                 )
-                raise NotYet(explanation.message(waited=deadline.elapsed()))
+                raise explanation.error(NotYet, waited=deadline.elapsed())
 
     async def _find_domain(self, request: ChannelRequest, deadline: PrepareDeadline) -> ComputeDomain:
         """In the claim's namespace; if it is not there, in the whole cluster, to explain why."""

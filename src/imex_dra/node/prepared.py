@@ -45,7 +45,9 @@ class DiskError(NotYet):
 
     def __init__(self, node: str, error: OSError) -> None:
         self.cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        super().__init__(disk_error(node=node, cause=self.cause).message())
+        explanation = disk_error(node=node, cause=self.cause)
+        self.reason = explanation.reason
+        super().__init__(explanation.message())
 
 
 class PreparedClaims(Struct, frozen=True):
@@ -73,7 +75,7 @@ class PreparedClaims(Struct, frozen=True):
         with self._locked():
             checkpoint = self._load()
             if checkpoint.unprepared_since(claim.uid, checkpoint.sequence_at(read_before)):
-                raise NotYet(claim_unprepared(claim=str(claim)).message())
+                raise claim_unprepared(claim=str(claim)).error(NotYet)
             # Another program of this node, or an earlier call, may have prepared it meanwhile, and the kubelet may
             # have started the pod with that channel.
             existing = checkpoint.claims.get(claim.uid)
@@ -97,7 +99,7 @@ class PreparedClaims(Struct, frozen=True):
         """The device major may have changed with a reload of the GPU driver."""
         with self._locked():
             if self._load().claims.get(claim.uid) != claim:
-                raise NotYet(claim_unprepared(claim=str(claim)).message())
+                raise claim_unprepared(claim=str(claim)).error(NotYet)
             self._write_spec(claim)
 
     def rewrite_specs(self, boot_id: str) -> None:
@@ -203,7 +205,7 @@ class PreparedClaims(Struct, frozen=True):
             outdated = partition_outdated(
                 partition=claim.partition, node=self.node, epoch=epoch, acknowledged=fence
             )
-            raise StaleGrant(outdated.message())
+            raise outdated.error(StaleGrant)
 
     def _check_channel_free(self, checkpoint: Checkpoint, claim: PreparedClaim) -> None:
         # On one node a channel number is one device, whichever partition assigned it.
@@ -216,7 +218,7 @@ class PreparedClaims(Struct, frozen=True):
                     holder=str(holder),
                     holder_domain=f"{holder.namespace}/{holder.domain_name}",
                 )
-                raise NotYet(held.message())
+                raise held.error(NotYet)
 
     def _write_spec(self, claim: PreparedClaim) -> None:
         annotations = {_ANNOTATION: msgspec.json.encode(claim).decode(), "imex-dra.io/driver": DRIVER}

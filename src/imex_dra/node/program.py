@@ -17,10 +17,11 @@ import structlog
 from imex_dra.api.names import DRIVER
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import OtherDriver
+from imex_dra.base.telemetry import Telemetry
 from imex_dra.cdi.directory import Directory
 from imex_dra.daemon.supervisor import Supervisor
-from imex_dra.dra.plugin import serving, sockets
-from imex_dra.hardware.protocol import Hardware
+from imex_dra.dra.plugin import Registration, Sockets, registration_problem, serving, sockets
+from imex_dra.hardware.protocol import Hardware, Reading
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
 from imex_dra.node.checkpoint import CheckpointFile
@@ -34,6 +35,7 @@ from imex_dra.node.prepared import PreparedClaims
 from imex_dra.node.report import NodeReporter
 from imex_dra.node.state import NodeState, follow_daemon, follow_hardware, follow_partition
 from imex_dra.node.sweep import KUBELET_CHECKPOINT, follow_driver, sweep_forever
+from imex_dra.node.telemetry import MeasuredDriver, node_samples
 
 log = structlog.get_logger()
 
@@ -56,7 +58,9 @@ async def run(
     max_claims: int = MAX_CLAIMS,
     publish_after: float = PUBLISH_AFTER,
     sweep_period: float = 60.0,
+    telemetry: Telemetry | None = None,
 ) -> None:
+    telemetry = telemetry or Telemetry()
     state, clock = NodeState(node), Clock()
     state.update(max_claims=max_claims)
     plugin = kubelet / "plugins" / DRIVER
@@ -65,7 +69,12 @@ async def run(
     try:
         await check_before_registration(client, node)
         paths, health = sockets(kubelet, secrets.token_hex(3)), NodeHealth(state, clock)
-        async with serving(preparer, paths, health=health), asyncio.TaskGroup() as group:
+        registration, driver = Registration(), MeasuredDriver(preparer, telemetry.metrics, clock)
+        async with (
+            serving(driver, paths, health=health, registration=registration),
+            _observed(telemetry, state, registration, paths),
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(follow_hardware(hardware, state))
             group.create_task(follow_partition(client, state))
             group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state, tls=imex_tls))
@@ -79,6 +88,30 @@ async def run(
     except* OtherDriver as found:
         await withdraw(client, node, found, clock)
         raise
+
+
+@asynccontextmanager
+async def _observed(
+    telemetry: Telemetry, state: NodeState, registration: Registration, paths: Sockets
+) -> AsyncIterator[None]:
+    async def socket_problem() -> str:
+        return await registration_problem(paths)
+
+    async def kubelet_problem() -> str:
+        return registration.problem
+
+    async def hardware_problem() -> str:
+        return "" if state.snapshot.reading != Reading() else "the hardware has not been read yet"
+
+    # Not whether this program publishes for the node: during a rolling update the new one is ready before the old
+    # one ends, and publishes after that.
+    with (
+        telemetry.metrics.source(lambda: node_samples(state.snapshot, registration)),
+        telemetry.live("registration-socket", socket_problem),
+        telemetry.ready("kubelet", kubelet_problem),
+        telemetry.ready("hardware", hardware_problem),
+    ):
+        yield
 
 
 async def _publish(state: NodeState, lock: Path, reporter: NodeReporter, publisher: DevicePublisher) -> None:

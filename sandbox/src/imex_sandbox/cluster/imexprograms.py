@@ -55,6 +55,7 @@ class ImexNode:
             f"--imex-ctl={shlex.join(self._root.soft_imex('ctl', self._fabric))}",
             f"--kubelet-dir={node.root / 'k'}",
             f"--cdi-dir={node.root / 'run/cdi'}",
+            f"--metrics-address={node.address}:8081",
             *flags(node.driver.node_options),
         ]
 

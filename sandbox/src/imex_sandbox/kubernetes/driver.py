@@ -14,7 +14,9 @@ _IMEX = (sys.executable, "-m", "imex_dra.cli")
 
 
 def controller(kubeconfig: Path, log: Path, *flags: str) -> Process:
-    return Process("imex controller", [*_IMEX, "controller", f"--kubeconfig={kubeconfig}", *flags], log=log)
+    # No port of its own unless a flag says so: clusters of several tests run at the same time.
+    command = [*_IMEX, "controller", f"--kubeconfig={kubeconfig}", "--metrics-address=", *flags]
+    return Process("imex controller", command, log=log)
 
 
 class NodeDriver:
@@ -53,4 +55,5 @@ class NodeDriver:
             f"--imex-dir={self.root.imex}",
             f"--imex-ctl={shlex.join(self.root.soft_imex('ctl', self._fabric))}",
             f"--kubeconfig={self._kubeconfig}",
+            f"--metrics-address={self.node.addresses.node}:8081",
         ]

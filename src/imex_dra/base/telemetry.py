@@ -1,0 +1,72 @@
+"""What a program shows of itself over HTTP: `/metrics`, `/livez` and `/readyz`.
+
+`/livez` fails only if a restart of the program can help. `/readyz` says with reasons what the program still waits
+for. Both list their checks as the API server does, one a line.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from imex_dra.base.errors import Misconfigured
+from imex_dra.base.httpserver import HttpServer, Response
+from imex_dra.base.metrics import CONTENT_TYPE, Metrics
+
+Check = Callable[[], Awaitable[str]]
+"""The problem in one sentence; empty if there is none."""
+
+
+class Telemetry:
+    """`constant`: labels that all metrics of the program have."""
+
+    def __init__(self, **constant: str) -> None:
+        self.metrics = Metrics(**constant)
+        self._live: dict[str, Check] = {}
+        self._ready: dict[str, Check] = {}
+        self.server = HttpServer(
+            {("GET", "/metrics"): self._scrape, ("GET", "/livez"): self._livez, ("GET", "/readyz"): self._readyz}
+        )
+
+    def live(self, name: str, check: Check) -> AbstractContextManager[None]:
+        return _entry(self._live, name, check)
+
+    def ready(self, name: str, check: Check) -> AbstractContextManager[None]:
+        return _entry(self._ready, name, check)
+
+    async def run(self, address: str) -> None:
+        """Serves until cancelled; returns at once if there is no address."""
+        if address:
+            await self.server.run(*parse_address(address))
+
+    async def _scrape(self, body: bytes) -> Response:
+        return Response(200, self.metrics.text().encode(), CONTENT_TYPE)
+
+    async def _livez(self, body: bytes) -> Response:
+        return await _verdict(self._live)
+
+    async def _readyz(self, body: bytes) -> Response:
+        return await _verdict({**self._live, **self._ready})
+
+
+@contextmanager
+def _entry(checks: dict[str, Check], name: str, check: Check) -> Iterator[None]:
+    """The check counts until the end of the context."""
+    checks[name] = check
+    try:
+        yield
+    finally:
+        checks.pop(name, None)
+
+
+async def _verdict(checks: dict[str, Check]) -> Response:
+    problems = {name: await check() for name, check in checks.items()}
+    lines = [f"[-]{name}: {problem}" if problem else f"[+]{name} ok" for name, problem in problems.items()]
+    failed = any(problems.values())
+    return Response(503 if failed else 200, "\n".join([*lines, "failed" if failed else "ok", ""]).encode())
+
+
+def parse_address(address: str) -> tuple[str | None, int]:
+    """`host:port`; without a host all addresses. An IPv6 address is in brackets."""
+    host, _, port = address.rpartition(":")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise Misconfigured(f"{address!r} is no address to listen on: use HOST:PORT or :PORT")
+    return host.removeprefix("[").removesuffix("]") or None, int(port)
