@@ -8,6 +8,7 @@ import yaml
 from grpc_tools import protoc
 
 from imex_dra.api import crds, rbac
+from imex_dra.diagnose import documentation
 from imex_dra.lint import report
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +28,7 @@ def definitions() -> dict[Path, bytes]:
 
 def rules() -> dict[Path, bytes]:
     introduction = (ROOT / "tools/rules-introduction.md").read_text()
-    return {ROOT / "docs/rules.md": report.page(introduction).encode()}
+    return {ROOT / "docs/rules.md": (report.page(introduction) + documentation.page()).encode()}
 
 
 def stubs() -> dict[Path, bytes]:
