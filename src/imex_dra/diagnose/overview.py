@@ -111,7 +111,7 @@ def overview(cluster: Cluster, selection: Selection) -> Overview:
             if cluster.partition_of(old.pod.node) in selection.partitions(cluster)
         ),
         tuple(diagnose(cluster, selection.scope(cluster))),
-        tuple(missing.why for missing in cluster.snapshot.missing),
+        cluster.snapshot.sentences,
     )
 
 

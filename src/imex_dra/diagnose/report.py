@@ -3,8 +3,10 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from imex_dra.diagnose.chain import Explanation, LinkReport, State
 from imex_dra.diagnose.overview import Overview, PartitionStatus
 from imex_dra.diagnose.rule import Finding
+from imex_dra.diagnose.verification import CheckResult, Verdict, Verification
 from imex_dra.lint.findings import Severity
 from imex_dra.picture.text import Line, Lines, line
 
@@ -97,6 +99,70 @@ def domain_lines(overview: Overview) -> Lines:
         )
         for domain in overview.compute_domains
     )
+
+
+_MARKS = {
+    State.OK: ("✓", "good"),
+    State.WARNING: ("!", "warn"),
+    State.BROKEN: ("✗", "bad"),
+    State.WAITING: ("·", "dim"),
+}
+
+
+def explanation_lines(explanation: Explanation, width: int) -> Lines:
+    """The chain, the first broken link with its evidence, and what else was found."""
+    columns = max(len(link.link) for link in explanation.links)
+    chain = tuple(part for link in explanation.links for part in _link_lines(link, columns, width))
+    fits = tuple(part for fit in explanation.partitions for part in wrapped(str(fit), width))
+    where = (line(("nodes that fit, per partition:", "name")), *fits, line()) if fits else ()
+    return (
+        line((explanation.subject, "title")),
+        *chain,
+        line(),
+        *where,
+        *findings_lines(explanation.findings, width),
+        *missing_lines(explanation.missing, width),
+        _verdict(explanation),
+    )
+
+
+def _link_lines(link: LinkReport, columns: int, width: int) -> Lines:
+    mark, style = _MARKS[link.state]
+    fact_style = "dim" if link.state is State.WAITING else ""
+    first, *others = wrapped(link.fact or "nothing yet", width, fact_style, " " * (columns + 5))
+    text, text_style = first[0]
+    head = line((f" {mark} ", style), (f"{link.link:<{columns}}", "name"), ("  " + text.lstrip(), text_style))
+    return (head, *others)
+
+
+def _verdict(explanation: Explanation) -> Line:
+    if explanation.broken is None:
+        return last_line(explanation.findings)
+    first = explanation.findings[0]
+    return line(("first broken link: ", ""), (str(explanation.broken.link), "bad"), f" ({first.id})")
+
+
+_VERDICTS = {
+    Verdict.PASSED: ("✓", "good"),
+    Verdict.WARNING: ("!", "warn"),
+    Verdict.FAILED: ("✗", "bad"),
+    Verdict.UNKNOWN: ("?", "dim"),
+}
+
+
+def verification_lines(verification: Verification, width: int) -> Lines:
+    return (
+        *(_check_line(check) for check in verification.checks),
+        line(),
+        *findings_lines(verification.findings, width),
+        *missing_lines(verification.missing, width),
+        last_line(verification.findings),
+    )
+
+
+def _check_line(check: CheckResult) -> Line:
+    mark, style = _VERDICTS[check.verdict]
+    return line((f"{mark} ", style), check.title, (f": {check.count}" if check.count else "", "dim"))
 
 
 def fails(findings: Iterable[Finding]) -> bool:

@@ -90,6 +90,14 @@ class Snapshot:
         """Whether all objects of the kind were read."""
         return plural in self.objects and all(one.plural != plural for one in self.missing)
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What is missing; what has the same cause is one sentence."""
+        causes: dict[str, list[str]] = {}
+        for one in self.missing:
+            causes.setdefault(one.why.replace(one.plural, "\0", 1), []).append(one.plural)
+        return tuple(cause.replace("\0", ", ".join(plurals)) for cause, plurals in causes.items())
+
     def of(self, plural: str) -> tuple[Plain, ...]:
         return self.objects.get(plural, ())
 
