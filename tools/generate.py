@@ -8,6 +8,7 @@ import yaml
 from grpc_tools import protoc
 
 from imex_dra.api import crds, metrics, policies, rbac
+from imex_dra.diagnose import documentation
 from imex_dra.lint import report
 from tools import monitoring
 
@@ -31,7 +32,7 @@ def definitions() -> dict[Path, bytes]:
 
 def rules() -> dict[Path, bytes]:
     introduction = (ROOT / "tools/rules-introduction.md").read_text()
-    return {ROOT / "docs/rules.md": report.page(introduction).encode()}
+    return {ROOT / "docs/rules.md": (report.page(introduction) + documentation.page()).encode()}
 
 
 def observability() -> dict[Path, bytes]:

@@ -94,7 +94,7 @@ def test_the_summary_counts_by_severity(findings: list[Finding]) -> None:
 
 def test_the_page_has_one_anchor_and_both_examples_per_rule() -> None:
     text = (ROOT / "docs/rules.md").read_text()
-    assert text.endswith(page("")[1:])
+    assert page("")[1:] in text
     for rule in RULES:
         assert text.count(f"\n## {rule.id}\n") == 1
         assert f"[{rule.id}](#{rule.id.lower()})" in text

@@ -28,6 +28,9 @@ DRIVER = (
     Command("controller", "imex_dra.cli.controller:command", "Run the controller: members, channels, status."),
     Command("node", "imex_dra.cli.node:command", "Run the node program: publish devices and prepare claims."),
     Command("lint", "imex_dra.cli.lint:command", "Check manifests before they are applied."),
+    Command("status", "imex_dra.cli.status:command", "Show racks, nodes, channels, ComputeDomains, and findings."),
+    Command("verify", "imex_dra.cli.verify:command", "Verify that workloads have their channels."),
+    Command("explain", "imex_dra.cli.explain:command", "Explain why a pod does not get its channel."),
     Command("forget-node", "imex_dra.cli.forget:command", "Stop waiting for a node that will not come back."),
 )
 

@@ -44,6 +44,11 @@ def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClien
     return httpx2.AsyncClient(**parameters, headers={"User-Agent": f"{component}/{__version__}"})
 
 
+def default_namespace(kubeconfig: Path | None = None) -> str:
+    """Of the kubeconfig's current context, as kubectl uses it."""
+    return _load(kubeconfig).namespace or "default"
+
+
 def _load(kubeconfig: Path | None) -> SingleConfig:
     try:
         config = (KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env(SERVICE_ACCOUNT)).get()

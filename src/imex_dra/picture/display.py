@@ -57,6 +57,17 @@ async def live_display(
     model: Callable[[], ClusterModel], progress: Callable[[], RunProgress], stream: TextIO
 ) -> AsyncIterator[None]:
     """Redraws the picture several times a second while the block runs."""
+
+    def lines(width: int, height: int, tick: int) -> Lines:
+        return draw(model(), progress(), width=width, height=height, tick=tick)
+
+    async with live_lines(lines, stream):
+        yield
+
+
+@asynccontextmanager
+async def live_lines(lines: Callable[[int, int, int], Lines], stream: TextIO) -> AsyncIterator[None]:
+    """The same with any lines of a width, a height and a tick."""
     from rich.console import Console
     from rich.live import Live
 
@@ -69,8 +80,7 @@ async def live_display(
             tick = 0
             while True:
                 size = console.size
-                lines = draw(model(), progress(), width=size.width, height=size.height, tick=tick)
-                live.update(_rich_text(lines), refresh=True)
+                live.update(rich_text(lines(size.width, size.height, tick)), refresh=True)
                 tick += 1
                 await asyncio.sleep(1 / _FRAMES_PER_SECOND)
 
@@ -90,11 +100,11 @@ def print_once(model: ClusterModel, progress: RunProgress, below: Lines, stream:
     console = Console(file=stream)
     if model.racks:
         lines = draw(model, progress, width=console.width, height=_MAX_HEIGHT)
-        console.print(_rich_text(lines), soft_wrap=True, end="\n\n")
-    console.print(_rich_text(below), soft_wrap=True)
+        console.print(rich_text(lines), soft_wrap=True, end="\n\n")
+    console.print(rich_text(below), soft_wrap=True)
 
 
-def _rich_text(lines: Iterable[Line]) -> "Text":
+def rich_text(lines: Iterable[Line]) -> "Text":
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="crop", end="")

@@ -64,7 +64,8 @@ def _stacked(model: ClusterModel, progress: RunProgress, width: int, height: int
 
 
 def _title(progress: RunProgress, width: int) -> Line:
-    return justified(line((progress.title, "title")), line((_minutes(progress.seconds), "count")), width)
+    elapsed = "" if progress.seconds is None else _minutes(progress.seconds)
+    return justified(line((progress.title, "title")), line((elapsed, "count")), width)
 
 
 def _current_step(progress: RunProgress, width: int, tick: int) -> Lines:

@@ -95,7 +95,8 @@ class RunProgress(Struct, frozen=True):
 
     title: str
     steps: tuple[Step, ...] = ()
-    seconds: float = 0.0
+    seconds: float | None = 0.0
+    """None if nothing runs, and only the cluster is shown."""
 
     @property
     def current(self) -> Step | None:

@@ -1,0 +1,117 @@
+"""Common to the commands that look at a cluster: options, the snapshot, output formats, exit codes."""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from imex_dra.base.errors import ImexError
+from imex_dra.cli.running import kubeconfig_option
+from imex_dra.diagnose.cluster import Cluster
+from imex_dra.diagnose.loading import load_cluster, load_files
+from imex_dra.diagnose.snapshot import Snapshot
+from imex_dra.kube.client import Client
+from imex_dra.kube.connection import default_namespace
+from imex_dra.picture.display import can_draw
+from imex_dra.picture.text import Lines, plain
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FINDINGS = 1
+COULD_NOT_RUN = 2
+
+_WIDTH = 100
+"""Of text that does not go to a terminal."""
+
+from_option = click.option(
+    "--from",
+    "sources",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Read objects from files or directories instead of the cluster, such as `kubectl get -A -o yaml` writes."
+    " May be repeated.",
+)
+namespace_option = click.option(
+    "-n", "--namespace", default="", metavar="NAME", help="Namespace. Default: that of the current context."
+)
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Format.",
+)
+
+
+def reading_options(command: F) -> F:
+    for option in (output_option, from_option, kubeconfig_option):
+        command = option(command)
+    return command
+
+
+class Reader:
+    """Where a command reads from."""
+
+    def __init__(self, kubeconfig: Path | None, sources: tuple[Path, ...]) -> None:
+        self._kubeconfig = kubeconfig
+        self._sources = sources
+
+    def namespace(self, given: str) -> str:
+        """The given one, or that of kubectl."""
+        if given or self._sources:
+            return given or "default"
+        return default_namespace(self._kubeconfig)
+
+    async def snapshot(self, namespace: str = "") -> Snapshot:
+        if self._sources:
+            return load_files(self._sources)
+        client = Client.connect("imex-cli", self._kubeconfig)
+        try:
+            return await load_cluster(client, namespace or default_namespace(self._kubeconfig))
+        finally:
+            await client.close()
+
+    def cluster(self, namespace: str = "") -> Cluster:
+        return Cluster(asyncio.run(self.snapshot(namespace)))
+
+
+def or_exit(run: Callable[[], int]) -> None:
+    """Ends the program: with the returned code, or with COULD_NOT_RUN."""
+    try:
+        sys.exit(run())
+    except ImexError as error:
+        click.echo(f"imex: {error}", err=True)
+        sys.exit(COULD_NOT_RUN)
+
+
+def width() -> int:
+    return min(shutil.get_terminal_size().columns, 160) if sys.stdout.isatty() else _WIDTH
+
+
+def print_lines(lines: Lines) -> None:
+    """With colors at a terminal that can show them, unless NO_COLOR is set."""
+    if can_draw(sys.stdout) and not os.environ.get("NO_COLOR"):
+        from rich.console import Console
+
+        from imex_dra.picture.display import rich_text
+
+        Console(file=sys.stdout).print(rich_text(lines), soft_wrap=True)
+    else:
+        click.echo(plain(lines))
+
+
+def print_plain(content: dict[str, Any], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), nl=False)

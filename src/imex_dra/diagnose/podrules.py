@@ -1,0 +1,206 @@
+"""Rules: are the pods with a channel scheduled, and are their claims prepared?
+
+What follows from a node that cannot serve claims is not repeated here: `noderules` names the node.
+"""
+
+from collections.abc import Iterator
+
+from imex_dra.api.names import CLIQUE_LABEL
+from imex_dra.api.reasons import listed
+from imex_dra.api.views import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
+from imex_dra.diagnose.cluster import Cluster, domain_uids, event_text, name_of
+from imex_dra.diagnose.noderules import obstacle
+from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.diagnose.rule import Link, Problem, about_pod, rule
+from imex_dra.diagnose.scheduling import fits, lack
+from imex_dra.diagnose.sentences import cause_and_step
+from imex_dra.lint.findings import Severity
+from imex_dra.lint.pods import Claim
+
+_PREPARE_FAILED = "FailedPrepareDynamicResources"
+
+
+def _claims(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim, ResourceClaim]]:
+    """Claims of channels that exist, with their pods."""
+    for pod in cluster.claiming:
+        for claim in cluster.channel_claims(pod):
+            if made := cluster.claim_of(pod, claim):
+                yield pod, claim, made
+
+
+@rule(
+    "IMEX401",
+    Severity.ERROR,
+    Link.CLAIM,
+    "A pod with a channel cannot be scheduled",
+    why="""No node has everything that the pod needs: a free channel device, GPUs, no taint that it does not
+    tolerate, and the place that its affinity asks for. The finding says per NVLink partition how many nodes
+    fit, and what the others lack; the evidence is what the scheduler says about the whole cluster.""",
+    finds="""no node fits: r0: 0 of 2 nodes fit; 2 with all 1 channel devices in use; r1: 0 of 2 nodes fit; 2
+    with all 1 channel devices in use""",
+)
+def unschedulable(cluster: Cluster) -> Iterator[Problem]:
+    for pod in cluster.claiming:
+        said = pod.unschedulable
+        if pod.node or not said or _too_large(cluster, pod) or _without_claim(cluster, pod):
+            continue
+        if not cluster.has(NODES.plural, RESOURCE_SLICES.plural):
+            yield about_pod(pod, "the scheduler finds no node", "see what it says", said)
+            continue
+        partitions = fits(cluster, pod)
+        any_fits = any(fit.fit for fit in partitions)
+        head = "the scheduler finds no node, although some seem to fit" if any_fits else "no node fits"
+        message = f"{head}: {'; '.join(map(str, partitions)) or 'the cluster has no NVLink node'}"
+        yield about_pod(pod, message, "free nodes, or change what the pod requires", said)
+
+
+def _without_claim(cluster: Cluster, pod: ClusterPod) -> bool:
+    """Another rule says why there is no claim; the scheduler only repeats that there is none."""
+    return cluster.has(RESOURCE_CLAIMS.plural) and any(
+        cluster.claim_of(pod, claim) is None for claim in cluster.channel_claims(pod)
+    )
+
+
+def _too_large(cluster: Cluster, pod: ClusterPod) -> bool:
+    return any(pod.key in problem.pods for problem in too_large.problems(cluster))
+
+
+@rule(
+    "IMEX402",
+    Severity.ERROR,
+    Link.CLAIM,
+    "A job needs more nodes than any partition has free",
+    why="""The pods of the job must be in one NVLink partition, because of their affinity, and on different
+    nodes, because of their GPUs or anti-affinity. No partition has so many free nodes, so that some pods wait,
+    perhaps for ever, while the others keep their nodes.""",
+    finds="""MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run
+    there), r1 has 2""",
+)
+def too_large(cluster: Cluster) -> Iterator[Problem]:
+    if not cluster.has(NODES.plural, RESOURCE_SLICES.plural):
+        return
+    jobs: dict[object, list[ClusterPod]] = {}
+    for pod in cluster.claiming:
+        if _one_per_node(pod) and _in_one_partition(pod):
+            jobs.setdefault(cluster.workload(pod), []).append(pod)
+    for job, pods in jobs.items():
+        waiting = [pod for pod in pods if not pod.node]
+        if not waiting or len(pods) < 2:
+            continue
+        usable = {
+            partition: [node for node in nodes if _usable(cluster, waiting[0], pods, node)]
+            for partition, nodes in cluster.fabric_nodes.items()
+        }
+        if all(len(nodes) < len(pods) for nodes in usable.values()):
+            message = f"{job} needs {len(pods)} nodes of one partition, and none has as many: "
+            message += listed([_free(cluster, partition, nodes, pods) for partition, nodes in usable.items()])
+            step = "use fewer pods, or wait until other jobs have ended: imex status shows free nodes"
+            keys = frozenset(pod.key for pod in waiting)
+            yield Problem("Pod", waiting[0].key, message, step, waiting[0].unschedulable, frozenset(), keys)
+
+
+def _free(cluster: Cluster, partition: str, nodes: list[str], pods: list[ClusterPod]) -> str:
+    here = sum(pod.node in cluster.fabric_nodes[partition] for pod in pods if pod.node)
+    return f"{cluster.rack(partition)} has {len(nodes)}" + (f" ({here} of its pods run there)" if here else "")
+
+
+def _usable(cluster: Cluster, pod: ClusterPod, pods: list[ClusterPod], node: str) -> bool:
+    """Free for the job, or used by it."""
+    cause = lack(cluster, pod, node)
+    # Where the pods of the job are now says nothing about another partition, in which they could all be.
+    elsewhere = cause.startswith("outside of")
+    return not cause or elsewhere or any(other.node == node for other in pods)
+
+
+def _in_one_partition(pod: ClusterPod) -> bool:
+    terms = pod.spec.at("affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution").elements()
+    return any(term["topologyKey"].text == CLIQUE_LABEL for term in terms)
+
+
+def _one_per_node(pod: ClusterPod) -> bool:
+    path = "affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    apart = any(term["topologyKey"].text == "kubernetes.io/hostname" for term in pod.spec.at(path).elements())
+    return apart or pod.pods.gpus >= 4
+
+
+@rule(
+    "IMEX403",
+    Severity.ERROR,
+    Link.CLAIM,
+    "The claim of a pod is not reserved for it",
+    why="""A claim that works is `allocated,reserved`. This one is allocated, but the pod that uses it is not
+    among those for which it is reserved, so that the kubelet does not start the pod.""",
+    finds="claim team/worker-0-imex is allocated, but not reserved for the pod",
+)
+def not_reserved(cluster: Cluster) -> Iterator[Problem]:
+    for pod, _, claim in _claims(cluster):
+        if claim.status.allocation and pod.node and pod.phase == "Pending" and pod.name not in claim.pods:
+            message = f"claim {name_of(claim)} is allocated, but not reserved for the pod"
+            yield about_pod(pod, message, "delete the pod, so that it is created again", "", *claim.nodes)
+
+
+@rule(
+    "IMEX404",
+    Severity.ERROR,
+    Link.CHANNEL,
+    "A claim cannot be prepared",
+    why="""The pod is on a node, and imex node there could not prepare its claim. The event of the pod has the
+    cause in one sentence. The kubelet tries again after 60 to 90 seconds.""",
+    finds="claim team/worker-0-imex is not prepared on r0-n00: channel 7 is still held on node r0-n00",
+)
+def not_prepared(cluster: Cluster) -> Iterator[Problem]:
+    for pod, _, claim in _claims(cluster):
+        node = next(iter(claim.nodes), "")
+        if pod.phase != "Pending" or not pod.node or not node or obstacle(cluster, node):
+            continue
+        if claim.metadata.uid in _prepared(cluster, node) or _domain_gone(cluster, claim):
+            continue
+        failed = [e for e in cluster.events("Pod", *_names(pod), pod.uid) if e.get("reason") == _PREPARE_FAILED]
+        if failed:
+            said = event_text(failed[-1]).partition("prepare claim")[2] or event_text(failed[-1])
+            cause, step = cause_and_step(said.rpartition("error: ")[2], "see the event of the pod")
+            message = f"claim {name_of(claim)} is not prepared on {node}: {cause}"
+            yield about_pod(pod, message, step, event_text(failed[-1]), node)
+
+
+def _names(pod: ClusterPod) -> tuple[str, str]:
+    return pod.namespace, pod.name
+
+
+def _prepared(cluster: Cluster, node: str) -> tuple[str, ...]:
+    report = cluster.nvlink_nodes.get(node)
+    return report.status.prepared_claims if report else ()
+
+
+@rule(
+    "IMEX405",
+    Severity.ERROR,
+    Link.DOMAIN,
+    "The ComputeDomain of a claim does not exist any more",
+    why="""A claim has the UID of its ComputeDomain. If that is deleted, or deleted and created again, the
+    claims of older pods are worthless: a channel belongs to one ComputeDomain, not to its name.""",
+    finds="""claim team/worker-0-imex names ComputeDomain uid-gone, but namespace team has no ComputeDomain with
+    this UID: it was deleted or recreated""",
+)
+def domain_gone(cluster: Cluster) -> Iterator[Problem]:
+    for pod, _, claim in _claims(cluster):
+        if (uid := _domain_gone(cluster, claim)) and pod.phase == "Pending":
+            message = (
+                f"claim {name_of(claim)} names ComputeDomain {uid}, but namespace {pod.namespace} has no"
+                " ComputeDomain with this UID: it was deleted or recreated"
+            )
+            yield about_pod(pod, message, "delete the pod, so that it gets a claim from the current template")
+
+
+def _domain_gone(cluster: Cluster, claim: ResourceClaim) -> str:
+    known = cluster.has("computedomains")
+    return next((uid for uid in domain_uids(claim) if known and uid not in cluster.domains_by_uid), "")
+
+
+RULES = (
+    unschedulable,
+    too_large,
+    not_reserved,
+    not_prepared,
+    domain_gone,
+)

@@ -1,0 +1,118 @@
+"""A pod of a cluster: its spec as `lint` reads it, and its status."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from imex_dra.api.meta import Key
+from imex_dra.diagnose.snapshot import Plain
+from imex_dra.lint.pods import Claim, Container, Object, Pods
+from imex_dra.lint.values import Value, from_plain
+from imex_dra.lint.workloads import Template
+
+_ENDED = ("Succeeded", "Failed")
+
+
+class Owner(NamedTuple):
+    """A workload."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterPod:
+    plain: Plain
+
+    @cached_property
+    def value(self) -> Value:
+        return from_plain({**self.plain, "kind": "Pod"})
+
+    @cached_property
+    def object(self) -> Object:
+        return Object("", self.value)
+
+    @cached_property
+    def spec(self) -> Value:
+        return self.value["spec"]
+
+    @cached_property
+    def pods(self) -> Pods:
+        return Pods(self.object, Template(self.value, "", 1, self.value, ()))
+
+    @property
+    def name(self) -> str:
+        return self.value.at("metadata.name").text
+
+    @property
+    def namespace(self) -> str:
+        return self.value.at("metadata.namespace").text
+
+    @property
+    def key(self) -> Key:
+        return Key(self.namespace, self.name)
+
+    @property
+    def uid(self) -> str:
+        return self.value.at("metadata.uid").text
+
+    @property
+    def phase(self) -> str:
+        return self.value.at("status.phase").text or "Pending"
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in _ENDED
+
+    @property
+    def deleting(self) -> bool:
+        return self.value.at("metadata.deletionTimestamp").filled
+
+    @property
+    def node(self) -> str:
+        """Empty while it is not scheduled."""
+        return self.spec["nodeName"].text
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return self.pods.labels
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        return self.pods.claims
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        return self.pods.containers
+
+    def claim_name(self, claim: Claim) -> str:
+        """Name of its ResourceClaim; empty if Kubernetes has not created it."""
+        if claim.shared.text:
+            return claim.shared.text
+        for status in self.value.at("status.resourceClaimStatuses").elements():
+            if status["name"].text == claim.name:
+                return status["resourceClaimName"].text
+        return ""
+
+    @property
+    def unschedulable(self) -> str:
+        """What the scheduler says; empty if it says nothing, or the pod is scheduled."""
+        for condition in self.value.at("status.conditions").elements():
+            if condition["type"].text == "PodScheduled" and condition["status"].text == "False":
+                return condition["message"].text or condition["reason"].text or "no reason given"
+        return ""
+
+    @property
+    def controller(self) -> Owner | None:
+        """The object that created the pod; see `Cluster.workload` for the one that a user created."""
+        for owner in self.value.at("metadata.ownerReferences").elements():
+            if owner["controller"].content is True:
+                return Owner(owner["kind"].text, self.namespace, owner["name"].text)
+        return None
+
+    def __str__(self) -> str:
+        return f"Pod {self.key}"

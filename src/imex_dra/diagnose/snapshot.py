@@ -1,0 +1,133 @@
+"""The objects of a cluster at one moment, as plain values.
+
+A kind that could not be read is missing, with a sentence that says why. Nothing may be concluded from its absence:
+a rule asks `has` before it takes an empty list for an answer.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from imex_dra.api.computedomain import COMPUTE_DOMAINS
+from imex_dra.api.meta import ObjectMeta, Resource, View
+from imex_dra.api.nvlinknode import NVLINK_NODES
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
+from imex_dra.api.views import (
+    DAEMON_SETS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
+
+Plain = dict[str, Any]
+
+
+class DeviceClass(View, frozen=True):
+    metadata: ObjectMeta
+
+
+class Job(View, frozen=True):
+    metadata: ObjectMeta
+
+
+class ReplicaSet(View, frozen=True):
+    metadata: ObjectMeta
+
+
+DEVICE_CLASSES = Resource(DeviceClass, "resource.k8s.io", "v1", "deviceclasses", namespaced=False)
+JOBS = Resource(Job, "batch", "v1", "jobs")
+REPLICA_SETS = Resource(ReplicaSet, "apps", "v1", "replicasets")
+
+KINDS: tuple[Resource[Any], ...] = (
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    COMPUTE_DOMAINS,
+    NVLINK_PARTITIONS,
+    NVLINK_NODES,
+    NODES,
+    RESOURCE_SLICES,
+    DEVICE_CLASSES,
+    EVENTS,
+    NAMESPACES,
+    DAEMON_SETS,
+    LEASES,
+    JOBS,
+    REPLICA_SETS,
+)
+"""Never Secrets or ConfigMaps. Jobs and ReplicaSets only tell which workload a pod belongs to."""
+
+BY_PLURAL = {resource.plural: resource for resource in KINDS}
+_BY_KIND = {(resource.kind, resource.group): resource.plural for resource in KINDS}
+_EVENT_KINDS = {("Event", ""), ("Event", "events.k8s.io")}
+
+
+class Missing(NamedTuple):
+    """A part that the snapshot does not have."""
+
+    plural: str
+    why: str
+    not_served: bool = False
+    """The API server does not know the kind: it is not installed."""
+    namespace: str = ""
+    """The only namespace whose objects are there; empty if none are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    objects: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)
+    """By plural name of the kind."""
+    missing: tuple[Missing, ...] = ()
+    taken_at: str = ""
+    """RFC 3339; empty if it is not known, as with files."""
+
+    def has(self, plural: str) -> bool:
+        """Whether all objects of the kind were read."""
+        return plural in self.objects and all(one.plural != plural for one in self.missing)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What is missing; what has the same cause is one sentence."""
+        causes: dict[str, list[str]] = {}
+        for one in self.missing:
+            causes.setdefault(one.why.replace(one.plural, "\0", 1), []).append(one.plural)
+        return tuple(cause.replace("\0", ", ".join(plurals)) for cause, plurals in causes.items())
+
+    def of(self, plural: str) -> tuple[Plain, ...]:
+        return self.objects.get(plural, ())
+
+
+def plural_of(obj: Plain) -> str:
+    """Empty for kinds that a snapshot does not have."""
+    group, slash, _ = str(obj.get("apiVersion", "")).partition("/")
+    kind = (str(obj.get("kind", "")), group if slash else "")
+    return EVENTS.plural if kind in _EVENT_KINDS else _BY_KIND.get(kind, "")
+
+
+def from_objects(objects: Iterable[Plain], *, complete: bool = False) -> Snapshot:
+    """Of objects with apiVersion and kind. Kinds without an object are missing, unless the list is complete."""
+    by_plural: dict[str, list[Plain]] = {}
+    for obj in objects:
+        if plural := plural_of(obj):
+            by_plural.setdefault(plural, []).append(trimmed(obj))
+    absent = [resource.plural for resource in KINDS if resource.plural not in by_plural]
+    return Snapshot(
+        {plural: tuple(found) for plural, found in by_plural.items()}
+        | (dict.fromkeys(absent, ()) if complete else {}),
+        () if complete else tuple(Missing(plural, f"the files contain no {plural}") for plural in absent),
+    )
+
+
+def trimmed(obj: Plain) -> Plain:
+    """Without what tools wrote into the metadata: it is half of an object, and repeats the rest."""
+    metadata = {key: value for key, value in (obj.get("metadata") or {}).items() if key != "managedFields"}
+    annotations = metadata.get("annotations")
+    if isinstance(annotations, dict):
+        last_applied = "kubectl.kubernetes.io/last-applied-configuration"
+        metadata["annotations"] = {key: value for key, value in annotations.items() if key != last_applied}
+    return {**obj, "metadata": metadata}

@@ -1,0 +1,171 @@
+"""What `imex verify` checks, in the order in which a reader would: groups of rules with a title.
+
+A check whose objects could not be read is neither passed nor failed. A test makes sure that every rule belongs to
+one.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from imex_dra.api.meta import Key
+from imex_dra.base.errors import Rejected
+from imex_dra.diagnose.cluster import Cluster, is_channel_claim
+from imex_dra.diagnose.facts import claim_state
+from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.diagnose.rule import Finding
+from imex_dra.diagnose.rules import diagnose
+from imex_dra.diagnose.scope import EVERYTHING, Scope, of_domain, of_namespace, of_nodes, of_pods
+from imex_dra.lint.findings import Severity
+
+
+class Verdict(StrEnum):
+    PASSED = "passed"
+    WARNING = "warning"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Its objects could not be read."""
+
+
+class Check(NamedTuple):
+    title: str
+    rules: tuple[str, ...]
+    needs: tuple[str, ...]
+    """Kinds, by plural."""
+    how_many: Callable[[Cluster, Scope], str] = lambda *_: ""
+
+
+def _claims(cluster: Cluster, scope: Scope) -> str:
+    pods = [pod for pod in cluster.claiming if scope.everything or pod.key in scope.pods]
+    claims = [made for pod in pods for claim in pod.claims if (made := cluster.claim_of(pod, claim))]
+    channel = [claim for claim in claims if is_channel_claim(claim)]
+    working = sum(claim_state(claim) == "allocated,reserved" for claim in channel)
+    return f"{working} of {len(channel)}" if channel else "none"
+
+
+def _domains(cluster: Cluster, scope: Scope) -> str:
+    chosen = [domain for key, domain in cluster.domains.items() if scope.everything or key in scope.domains]
+    used = [domain for domain in chosen if cluster.pods_of_domain.get(domain.metadata.uid)]
+    return f"{sum(d.status.status == 'Ready' for d in used)} of {len(used)} with pods" if used else "none has pods"
+
+
+def _nodes(cluster: Cluster, scope: Scope) -> str:
+    nodes = [n for n in cluster.nvlink_nodes if scope.everything or n in scope.nodes]
+    return f"{sum(map(cluster.serves, nodes))} of {len(nodes)} nodes" if nodes else "none"
+
+
+CHECKS = (
+    Check(
+        "the driver is installed, and runs",
+        ("IMEX201", "IMEX202", "IMEX203", "IMEX204", "IMEX205"),
+        ("deviceclasses", "leases", "nvlinknodes", "nvlinkpartitions"),
+    ),
+    Check(
+        "resourceClaimTemplateName of every pod is a template of its namespace",
+        ("IMEX101", "IMEX103", "IMEX407"),
+        ("pods", "resourceclaimtemplates", "computedomains"),
+    ),
+    Check(
+        "every container that should have the channel lists the claim, and asks for it in no other way",
+        ("IMEX105", "IMEX107", "IMEX150", "IMEX151", "IMEX152"),
+        ("pods",),
+    ),
+    Check(
+        "claims are allocated,reserved",
+        ("IMEX401", "IMEX402", "IMEX403"),
+        ("pods", "resourceclaims", "nodes", "resourceslices"),
+        _claims,
+    ),
+    Check(
+        "ComputeDomains are Ready",
+        ("IMEX405", "IMEX406", "IMEX409", "IMEX412"),
+        ("computedomains", "pods", "resourceclaims"),
+        _domains,
+    ),
+    Check("all pods of a ComputeDomain are in one NVLink partition", ("IMEX410", "IMEX413"), ("pods", "nodes")),
+    Check("each workload has a ComputeDomain of its own", ("IMEX411",), ("pods", "jobs", "replicasets")),
+    Check(
+        "the nodes can serve claims: Ready, members, fabric ok, IMEX daemon READY",
+        ("IMEX301", "IMEX302", "IMEX303", "IMEX304", "IMEX305", "IMEX306", "IMEX307", "IMEX308"),
+        ("nodes", "nvlinknodes", "nvlinkpartitions", "resourceslices"),
+        _nodes,
+    ),
+    Check("the IMEX daemons reach each other", ("IMEX310",), ("nvlinknodes", "nvlinkpartitions")),
+    Check(
+        "the channel is present, and the same on every node",
+        ("IMEX404", "IMEX408", "IMEX414"),
+        ("pods", "resourceclaims", "nvlinknodes", "nvlinkpartitions", "events"),
+    ),
+    Check(
+        "versions, channel counts and labels of a partition agree; channels are isolated",
+        ("IMEX311", "IMEX312", "IMEX313", "IMEX314", "IMEX315", "IMEX316"),
+        ("nvlinknodes", "nvlinkpartitions", "daemonsets"),
+    ),
+)
+
+
+class CheckResult(Struct, frozen=True):
+    title: str
+    verdict: Verdict
+    count: str
+
+
+class Verification(Struct, frozen=True):
+    checks: tuple[CheckResult, ...]
+    findings: tuple[Finding, ...]
+    missing: tuple[str, ...]
+
+    def plain(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def verify(cluster: Cluster, scope: Scope) -> Verification:
+    findings = diagnose(cluster, scope)
+    results = tuple(_result(cluster, scope, check, findings) for check in CHECKS)
+    return Verification(results, tuple(findings), cluster.snapshot.sentences)
+
+
+def _result(cluster: Cluster, scope: Scope, check: Check, findings: Sequence[Finding]) -> CheckResult:
+    found = {finding.severity for finding in findings if finding.id in check.rules}
+    if Severity.ERROR in found:
+        verdict = Verdict.FAILED
+    elif Severity.WARNING in found:
+        verdict = Verdict.WARNING
+    else:
+        verdict = Verdict.PASSED if cluster.has(*check.needs) else Verdict.UNKNOWN
+    return CheckResult(check.title, verdict, check.how_many(cluster, scope))
+
+
+def scope_of(cluster: Cluster, namespace: str, kind: str = "", name: str = "") -> Scope:
+    """Of everything, a namespace, or an object: a pod, a ComputeDomain, a node, or a workload such as an MPIJob.
+
+    Raises Rejected if there is no such object.
+    """
+    if not kind:
+        return of_namespace(cluster, namespace) if namespace else EVERYTHING
+    key = Key(namespace, name)
+    match kind.lower():
+        case "computedomain" | "computedomains":
+            if key not in cluster.domains:
+                raise Rejected(f"there is no ComputeDomain {key}")
+            return of_domain(cluster, key)
+        case "node" | "nodes":
+            if name not in {*cluster.nodes, *cluster.nvlink_nodes}:
+                raise Rejected(f"there is no Node {name}")
+            return of_nodes(cluster, [name])
+    own = [pod for pod in cluster.pods if pod.namespace == namespace]
+    pods = [pod for pod in own if _belongs(cluster, pod, kind.lower(), name)]
+    if not pods:
+        raise Rejected(f"there is no pod of {kind} {key}")
+    return of_pods(cluster, pods)
+
+
+def _belongs(cluster: Cluster, pod: ClusterPod, kind: str, name: str) -> bool:
+    if kind in ("pod", "pods"):
+        return pod.name == name
+    owners = [owner for owner in (pod.controller, cluster.workload(pod)) if owner]
+    return any(owner.kind.lower() == kind.removesuffix("s") and owner.name == name for owner in owners)

@@ -1,0 +1,96 @@
+"""`imex status`: what it shows, filters, formats, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from imex_dra.cli import imex
+from tests.diagnose.breakings import BREAKINGS
+from tests.diagnose.healthy import Broken
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(imex, ["status", *map(str, arguments)], prog_name="imex")
+
+
+def written(directory: Path, *ids: str) -> Path:
+    broken = Broken()
+    for id in ids:
+        BREAKINGS[id](broken)
+    file = directory / "objects.yaml"
+    file.write_text(yaml.safe_dump_all([obj for found in broken.objects.values() for obj in found]))
+    return file
+
+
+def test_a_healthy_cluster_is_drawn_and_exits_with_0(tmp_path: Path) -> None:
+    done = run("--from", written(tmp_path))
+    assert done.exit_code == 0
+    assert "│ 00 ●◆ ▇▇▇▇▇▇ A ▇▇▇▇▇▇  1/16 │" in done.stdout
+    assert "r0   0 of 2 nodes free  1 channels in use  aaaa.1" in done.stdout
+    assert "r1   2 of 2 nodes free  0 channels in use  bbbb.1" in done.stdout
+    assert done.stdout.endswith("no findings\n")
+
+
+def test_findings_exit_with_1_and_have_a_next_step(tmp_path: Path) -> None:
+    done = run("--from", written(tmp_path, "IMEX303"))
+    assert done.exit_code == 1
+    assert "error IMEX303 Node r0-n01\n" in done.stdout
+    assert "  → repair the node\n" in done.stdout
+    assert done.stdout.endswith("1 error\n")
+
+
+def test_a_note_is_shown_and_exits_with_0(tmp_path: Path) -> None:
+    done = run("--from", written(tmp_path, "IMEX316"))
+    assert done.exit_code == 0
+    assert "note IMEX316 Node r0-n01" in done.stdout
+    assert "old IMEX daemons in use, to be restarted when their pods have ended: r0-n00" in done.stdout
+
+
+def test_json_and_yaml_have_the_same_content(tmp_path: Path) -> None:
+    file = written(tmp_path, "IMEX303")
+    content = json.loads(run("--from", file, "-o", "json").stdout)
+    assert content == yaml.safe_load(run("--from", file, "-o", "yaml").stdout)
+    assert content["partitions"][1]["freeNodes"] == ["r1-n00", "r1-n01"]
+    assert content["computeDomains"][0]["channels"] == {"r0": 7}
+    assert [finding["id"] for finding in content["findings"]] == ["IMEX303"]
+    assert content["findings"][0]["nextStep"] == "repair the node"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown", "hidden"),
+    [
+        (["--partition", "r1"], 0, "╭─ r1", "╭─ r0"),
+        (["--partition", "aaaa.1"], 1, "╭─ r0", "╭─ r1"),
+        (["-n", "other"], 0, "no findings", "team/train"),
+        (["-n", "team"], 1, "IMEX303", "no findings"),
+        (["--computedomain", "team/train"], 1, "team/train", "no findings"),
+    ],
+)
+def test_filters(tmp_path: Path, arguments: list[str], code: int, shown: str, hidden: str) -> None:
+    done = run("--from", written(tmp_path, "IMEX303"), *arguments)
+    assert done.exit_code == code, done.output
+    assert shown in done.stdout
+    assert hidden not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--partition", "r7"], "imex: there is no NVLinkPartition or rack r7; known racks: r0, r1\n"),
+        (["--computedomain", "x"], "imex: there is no ComputeDomain default/x\n"),
+        (["--watch"], "imex: --watch needs a terminal, and the package rich\n"),
+    ],
+)
+def test_what_cannot_run_exits_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = run("--from", written(tmp_path), *arguments)
+    assert (done.exit_code, done.stderr) == (2, message)
+
+
+def test_without_a_cluster_it_exits_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/no/such/file")
+    done = run()
+    assert done.exit_code == 2
+    assert done.stderr.startswith("imex: no usable cluster configuration")
