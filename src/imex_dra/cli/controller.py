@@ -6,7 +6,8 @@ import click
 
 from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import DAEMON_SECRET, NAMESPACE
-from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
+from imex_dra.base.logging import Format
+from imex_dra.cli.running import kubeconfig_option, log_format_option, log_level_option, run_until_stopped
 from imex_dra.controller.leader import run
 from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.kube.client import Client
@@ -54,6 +55,7 @@ from imex_dra.kube.client import Client
     " that somebody else made is left alone.",
 )
 @log_level_option
+@log_format_option
 def command(
     kubeconfig: Path | None,
     namespace: str,
@@ -62,6 +64,7 @@ def command(
     max_nodes: int,
     daemon_certificates: bool,
     log_level: str,
+    log_format: Format | None,
 ) -> None:
     async def main() -> None:
         client = Client.connect("imex-controller", kubeconfig)
@@ -71,4 +74,4 @@ def command(
         finally:
             await client.close()
 
-    run_until_stopped(main(), log_level)
+    run_until_stopped(main(), log_level, log_format)

@@ -6,8 +6,9 @@ from pathlib import Path
 import click
 
 from imex_dra.api.names import IMEX_DIRECTORY
+from imex_dra.base.logging import Format
 from imex_dra.cli.hardware import hardware_option
-from imex_dra.cli.running import kubeconfig_option, log_level_option, run_until_stopped
+from imex_dra.cli.running import kubeconfig_option, log_format_option, log_level_option, run_until_stopped
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
@@ -80,6 +81,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 )
 @kubeconfig_option
 @log_level_option
+@log_format_option
 def command(
     node_name: str,
     address: str,
@@ -93,6 +95,7 @@ def command(
     publish_after: float,
     kubeconfig: Path | None,
     log_level: str,
+    log_format: Format | None,
 ) -> None:
     async def program() -> None:
         client = Client.connect("imex-node", kubeconfig)
@@ -113,4 +116,4 @@ def command(
         finally:
             await client.close()
 
-    run_until_stopped(program(), log_level)
+    run_until_stopped(program(), log_level, log_format)
