@@ -16,7 +16,7 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo env test explore simulate mutate test-kube test-clean kube bench bench-kube fuzz lint format generate pins clean
+.PHONY: help demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
@@ -71,6 +71,9 @@ kube: env ## build the real Kubernetes that the tests run against (about ten min
 	@python -m imex_sandbox.kubernetes.build
 	@python -m imex_sandbox.kubernetes.runc
 
+image: env ## as root: build the images of the Containerfile with buildah, without a registry
+	@python -m tools.image
+
 test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
 	@pytest -n 2 -m "kube or node or slow" $(ARGS)
 
@@ -96,6 +99,9 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --python-vers
 
 pins: ## rewrite the requirement files after a change of dependencies
 	@$(COMPILE) pyproject.toml sandbox/pyproject.toml --group pyproject.toml:dev --no-emit-package imex-dra -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml --constraint requirements/dev.txt -o requirements/driver.txt
+	@$(COMPILE) pyproject.toml sandbox/pyproject.toml --constraint requirements/dev.txt --no-emit-package imex-dra -o requirements/sandbox.txt
+	@$(COMPILE) --group build --constraint requirements/dev.txt -o requirements/build.txt
 	@$(COMPILE) --group go -o sandbox/src/imex_sandbox/kubernetes/modules/go.txt
 	@$(COMPILE) --group fuzz -o requirements/fuzz.txt
 

@@ -1,6 +1,7 @@
-"""How long-running programs end: after a signal, and with an error."""
+"""How long-running programs end, after a signal and with an error, and how they log."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -84,3 +85,81 @@ def test_after_a_signal_a_program_cleans_up_and_exits_with_0(number: signal.Sign
         os.kill(process.pid, number)
         assert process.stdout.read() == "cleaned up\n"
         assert process.wait(60) == 0
+
+
+LOGGING_SCRIPT = """
+import asyncio, signal, sys, structlog
+from imex_dra.cli.running import run_until_stopped
+
+log = structlog.get_logger()
+
+async def program():
+    for line in sys.stdin:
+        log.debug("detail", round=line.strip())
+        log.info("news", round=line.strip())
+        try:
+            raise ValueError("wrong")
+        except ValueError:
+            log.exception("failed", round=line.strip())
+        signal.raise_signal(signal.SIGUSR2)
+        await asyncio.sleep(0.01)
+
+run_until_stopped(program(), *sys.argv[1:])
+"""
+
+
+def log_of(*arguments: str) -> str:
+    """Three rounds, each of a debug, an info and an error message, with SIGUSR2 after each round."""
+    script = [sys.executable, "-c", LOGGING_SCRIPT, *arguments]
+    done = subprocess.run(script, input="1\n2\n3\n", capture_output=True, text=True, check=True, timeout=60)
+    return done.stderr
+
+
+def test_sigusr2_switches_to_debug_and_back_also_for_loggers_that_were_used_before() -> None:
+    lines = [json.loads(line) for line in log_of("info").splitlines()]
+    logged = [line["round"] + line["level"] for line in lines if "round" in line]
+    assert logged == ["1info", "1error", "2debug", "2info", "2error", "3info", "3error"]
+    changes = [line for line in lines if line["event"] == "the log level changed"]
+    assert [change["lowest"] for change in changes] == ["debug", "info", "debug"]
+
+
+def test_messages_below_the_level_are_dropped() -> None:
+    lines = [json.loads(line) for line in log_of("error").splitlines()]
+    assert next(line["round"] + line["level"] for line in lines if "round" in line) == "1error"
+
+
+def test_the_format_is_json_unless_text_is_given() -> None:
+    """Text also without a terminal, with a traceback in lines of its own and without colors."""
+    line = json.loads(log_of("info", "json").splitlines()[1])
+    assert line["exception"].endswith("ValueError: wrong")
+    text = log_of("info", "text")
+    assert "news" in text.splitlines()[0]
+    assert "\nValueError: wrong\n" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("command", ["controller", "node"])
+def test_long_running_programs_accept_a_log_format_also_from_the_environment(command: str) -> None:
+    argv = [sys.executable, "-m", "imex_dra.cli", command]
+    required = {"IMEX_NODE_NAME": "a0", "IMEX_ADDRESS": "192.0.2.1"}
+    environment = {**os.environ, **required, "IMEX_LOG_FORMAT": "xml"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "'xml' is not one of 'json', 'text'" in done.stderr
+
+
+def test_a_program_that_is_pid_1_ends_at_sigterm_while_it_still_imports() -> None:
+    """The kernel drops a SIGTERM to pid 1 that it does not handle; the container would be killed later."""
+    script = """
+import signal, sys
+from imex_dra import cli
+def load():
+    signal.raise_signal(signal.SIGTERM)
+    print("the signal was dropped", flush=True)
+cli.imex = lambda **_: load()
+cli.main()
+"""
+    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    argv = [*unshare, sys.executable, "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

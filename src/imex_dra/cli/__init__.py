@@ -1,5 +1,7 @@
 """The `imex` command. Subcommands are imported when they run, so that `imex --help` is fast."""
 
+import os
+import signal
 import sys
 from typing import Any
 
@@ -49,6 +51,10 @@ def version() -> None:
 
 
 def main() -> Any:
+    if os.getpid() == 1:
+        # The kernel drops signals to pid 1 that it does not handle. A program handles SIGTERM when it runs, but a
+        # container may be stopped while its modules are still being imported.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         return imex(prog_name="imex")
     except ImexError as error:

@@ -6,8 +6,16 @@ import click
 
 from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import DAEMON_SECRET, NAMESPACE
+from imex_dra.base.logging import Format
 from imex_dra.base.telemetry import Telemetry
-from imex_dra.cli.running import kubeconfig_option, log_level_option, metrics_option, observed, run_until_stopped
+from imex_dra.cli.running import (
+    kubeconfig_option,
+    log_format_option,
+    log_level_option,
+    metrics_option,
+    observed,
+    run_until_stopped,
+)
 from imex_dra.controller.leader import run
 from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.kube.client import Client
@@ -56,6 +64,7 @@ from imex_dra.kube.client import Client
 )
 @metrics_option(8080)
 @log_level_option
+@log_format_option
 def command(
     kubeconfig: Path | None,
     namespace: str,
@@ -65,6 +74,7 @@ def command(
     daemon_certificates: bool,
     metrics_address: str,
     log_level: str,
+    log_format: Format | None,
 ) -> None:
     async def main() -> None:
         telemetry = Telemetry()
@@ -76,4 +86,4 @@ def command(
         finally:
             await client.close()
 
-    run_until_stopped(main(), log_level)
+    run_until_stopped(main(), log_level, log_format)

@@ -6,9 +6,17 @@ from pathlib import Path
 import click
 
 from imex_dra.api.names import IMEX_DIRECTORY
+from imex_dra.base.logging import Format
 from imex_dra.base.telemetry import Telemetry
 from imex_dra.cli.hardware import hardware_option
-from imex_dra.cli.running import kubeconfig_option, log_level_option, metrics_option, observed, run_until_stopped
+from imex_dra.cli.running import (
+    kubeconfig_option,
+    log_format_option,
+    log_level_option,
+    metrics_option,
+    observed,
+    run_until_stopped,
+)
 from imex_dra.daemon.supervisor import chroot_command
 from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
@@ -96,6 +104,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @kubeconfig_option
 @metrics_option(8081)
 @log_level_option
+@log_format_option
 def command(
     node_name: str,
     address: str,
@@ -112,6 +121,7 @@ def command(
     kubeconfig: Path | None,
     metrics_address: str,
     log_level: str,
+    log_format: Format | None,
 ) -> None:
     if driver_root and not driver_root.startswith("/"):
         raise click.UsageError(f"--driver-root {driver_root} is not an absolute path on the host")
@@ -146,4 +156,4 @@ def command(
         finally:
             await client.close()
 
-    run_until_stopped(program(), log_level)
+    run_until_stopped(program(), log_level, log_format)

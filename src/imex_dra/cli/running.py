@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from imex_dra.base.errors import ImexError, Misconfigured, OtherDriver
-from imex_dra.base.logging import configure
+from imex_dra.base.logging import Format, configure
 from imex_dra.base.telemetry import Telemetry, parse_address
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -24,7 +24,12 @@ log_level_option = click.option(
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
-    help="Lowest level to log.",
+    help="Lowest level to log. SIGUSR2 switches to debug, and back, while the program runs.",
+)
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["json", "text"]),
+    help="Format of the log, which goes to stderr. Default: text at a terminal, json otherwise.",
 )
 
 
@@ -57,12 +62,14 @@ async def observed(telemetry: Telemetry, address: str, program: Coroutine[Any, A
             serving.cancel()
 
 
-def run_until_stopped(program: Coroutine[Any, Any, None], log_level: str) -> None:
+def run_until_stopped(
+    program: Coroutine[Any, Any, None], log_level: str = "info", log_format: Format | None = None
+) -> None:
     """Returns after SIGTERM or SIGINT. Raises the program's ImexError; several of a TaskGroup become one."""
-    configure(log_level)
+    toggle_debug = configure(log_level, log_format)
     with asyncio.Runner() as runner:
         try:
-            runner.run(_stoppable(program))
+            runner.run(_stoppable(program, toggle_debug))
         except ExceptionGroup as group:
             if not all(isinstance(error, ImexError) for error in _leaves(group)):
                 raise
@@ -81,9 +88,10 @@ def _leaves(error: Exception) -> Iterator[Exception]:
         yield error
 
 
-async def _stoppable(program: Coroutine[Any, Any, None]) -> None:
+async def _stoppable(program: Coroutine[Any, Any, None], toggle_debug: Callable[[], None]) -> None:
     task = asyncio.ensure_future(program)
     loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR2, toggle_debug)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     await asyncio.wait({task})

@@ -1,0 +1,54 @@
+"""The images that buildah builds from the Containerfile. tests/chart runs containers from them on real nodes."""
+
+import json
+
+import pytest
+
+import imex_dra
+from imex_sandbox.kubernetes import packages
+from tools import image
+from tools.sbom import Archive
+
+NOT_THERE = tuple(f"bin/{name}" for name in ("cc", "gcc", "g++", "clang", "rustc", "go", "pip", "pip3"))
+
+
+class Content:
+    """Of an image, without running it."""
+
+    def __init__(self, target: str) -> None:
+        self.image = image.build(target)
+        archive = Archive(self.image.archive)
+        self.config = archive.config["config"]
+        self.paths = {entry.name.removeprefix("./") for layer in archive.layers() for entry in layer}
+        archive.close()
+        bill = json.loads(self.image.bill_of_materials.read_text())
+        self.packages = {(package["name"], package["versionInfo"]) for package in bill["packages"]}
+
+    def names(self) -> set[str]:
+        return {name for name, _ in self.packages}
+
+
+@pytest.mark.node
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("target", image.NAMES)
+def test_an_image_is_not_root_and_has_no_compiler_and_no_pip(target: str) -> None:
+    content = Content(target)
+    assert content.config["User"] == "65532:65532"
+    assert content.config["Entrypoint"] == ["imex"]
+    assert [path for path in content.paths if path.endswith(NOT_THERE)] == []
+    assert {"opt/imex/bin/imex", "opt/imex/bin/imex-supervisor"} <= content.paths
+    assert ("imex-dra", imex_dra.__version__) in content.packages
+    assert {"libc6", "python3", "grpcio"} <= content.names()
+    # Only the image for simulated hardware has what simulates it.
+    assert ("imex-sandbox" in content.names()) == (target == "sandbox")
+    assert ("opt/imex/bin/soft-nvidia-imex" in content.paths) == (target == "sandbox")
+
+
+def test_without_root_or_apt_a_sentence_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert image.why_not() == (
+        "images are built by root only: run this as root, or use podman build with the Containerfile"
+    )
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(packages, "has_apt", lambda: False)
+    assert image.why_not().endswith("this machine has no apt-get: use podman build instead")
