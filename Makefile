@@ -64,7 +64,8 @@ SEEDS ?= 20
 simulate: env ## run the driver under random faults in virtual time, SEEDS=20 clusters for a day each
 	@python -m imex_sandbox.simulation --seeds $(SEEDS) $(ARGS)
 
-mutate: env ## break safety conditions of the driver one at a time; the simulation must notice each, SEEDS=20
+mutate: SEEDS = 40
+mutate: env ## break safety conditions of the driver one at a time; the simulation must notice each, SEEDS=40
 	@python -m imex_sandbox.simulation --mutations --seeds $(SEEDS) --hours 2 --pause 40 $(ARGS)
 
 kube: env ## build the real Kubernetes that the tests run against (about ten minutes, once)

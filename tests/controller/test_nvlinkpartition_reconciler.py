@@ -234,6 +234,23 @@ async def test_a_restored_partition_is_completed_before_it_assigns_a_channel(clu
     assert await cluster.channels() == {1: ("one", "Assigned"), 2: ("two", "Assigned")}
 
 
+async def test_a_leader_notices_that_its_last_assignment_is_lost_before_any_node_has_reported_it(
+    cluster: Cluster,
+) -> None:
+    node, one = await cluster.create_node("a"), await cluster.create_domain("one")
+    reconcilers = await cluster.reconcilers()
+    await cluster.settle(reconcilers)
+    backup = await cluster.live_partition()
+    await cluster.create_claim(one, node)
+    await cluster.settle(reconcilers, one)
+    restored = {"status": {"channels": None, "lastChannel": msgspec.to_builtins(backup.status).get("lastChannel")}}
+    await cluster.client.patch(NVLINK_PARTITIONS, key_of(backup), restored, subresource="status")
+    await reconcilers.sync()
+    await reconcilers.partitions.reconcile(cluster.partition)
+    assert await cluster.channels() == {1: ("one", "Assigned")}
+    assert (await cluster.live_partition()).status.pending_reports == (node,)
+
+
 async def test_a_deleted_partition_is_recovered_with_its_members_and_channels(cluster: Cluster) -> None:
     report = {"state": ImexState.READY}
     node = await cluster.create_node("a", **report)
