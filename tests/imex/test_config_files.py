@@ -40,6 +40,7 @@ def test_the_daemon_binds_to_the_node_address_and_stays_in_the_foreground() -> N
     assert (written["SERVER_PORT"], written["IMEX_CMD_PORT"]) == ("50000", "50005")
     assert (written["DAEMONIZE"], written["LOG_FILE_NAME"]) == ("0", "")
     assert written["IMEX_WAIT_FOR_QUORUM"] == "RECOVERY"
+    assert written["IMEX_NODE_DISCONNECTED_GRACE_TIME"] == "600"
     assert written["IMEX_NODE_CONFIG_FILE"] == "/run/nodes.cfg"
 
 
