@@ -78,6 +78,14 @@ def other_imex_running(*, pid: int, unit: str, container: str) -> str:
     )
 
 
+def port_taken(*, port: int, pid: int, program: str) -> str:
+    holder = f"{program} (pid {pid})" if pid else "another process"
+    return (
+        f"{holder} has port {port} of the host, which nvidia-imex needs: stop it, and reserve the ports on all"
+        " nodes with sysctl net.ipv4.ip_local_reserved_ports=50000,50005"
+    )
+
+
 def imex_certificate_missing() -> str:
     return (
         f"there is no certificate for TLS between IMEX daemons: check that Secret {DAEMON_SECRET} exists (imex"

@@ -13,14 +13,13 @@ import msgspec
 from msgspec import Struct
 
 from imex_dra.api.limits import MAX_ADDRESS
-from imex_dra.api.names import DAEMON_NAME
+from imex_dra.api.names import DAEMON_NAME, IMEX_PORTS
 from imex_dra.imex.memberlist import MemberList
 
 UNUSED_ADDRESS = "127.0.0.2"
 """The address of an index without a member: it refuses connections at once, so nvidia-imex does not wait."""
 
-SERVER_PORT = 50000
-COMMAND_PORT = 50005
+SERVER_PORT, COMMAND_PORT = IMEX_PORTS
 
 GRACE_TIME = 600
 """Seconds until nvidia-imex cleans up imports and exports with a node that it has lost; its default is forever.
