@@ -133,7 +133,22 @@ def test_the_list_contains_all_members_but_those_that_leave() -> None:
         Member("n4", 4, "10.0.0.5", MemberState.UNKNOWN),
     ]
     addresses = {0: "10.0.0.1", 2: "10.0.0.3", 3: "10.0.0.4", 4: "10.0.0.5"}
-    assert member_list_of(partition(*members), "n0") == structs.replace(LIST, addresses=addresses)
+    found = member_list_of(partition(*members), "n0")
+    assert found == structs.replace(LIST, addresses=addresses, possible_importers=(3, 4))
+
+
+def test_a_member_that_was_never_ready_or_is_suspended_is_no_possible_importer() -> None:
+    states = [
+        MemberState.READY,
+        MemberState.JOINING,
+        MemberState.SUSPENDED,
+        MemberState.READY,
+        MemberState.UNKNOWN,
+    ]
+    members = [Member(f"n{index}", index, f"10.0.0.{index}", state) for index, state in enumerate(states)]
+    found = member_list_of(partition(*members), "n0")
+    assert found is not None
+    assert found.possible_importers == (3, 4)
 
 
 @pytest.mark.parametrize("members", [(), (Member("n1", 0, "10.0.0.1", MemberState.LEAVING),)])

@@ -108,10 +108,17 @@ def imex_ended(*, code: int, output: str) -> str:
     return f"nvidia-imex ended with {how}" + (f": {'; '.join(lines)}" if lines else "")
 
 
-def imex_recovering(*, timeout: float) -> str:
-    return (
+def imex_recovering(*, timeout: float, missing: Sequence[str]) -> str:
+    """`missing` are addresses of members that are alive, as far as is known, and have not reconnected."""
+    waits = (
         f"nvidia-imex did not exit cleanly and waits up to {timeout:g} s for the nodes that had imported memory"
         " from it"
+    )
+    if not missing:
+        return waits
+    return (
+        f"{waits}; not connected: {listed(missing)}: check these nodes and the network, and delete the Node of one"
+        " that will not return"
     )
 
 
@@ -129,10 +136,10 @@ def imex_version_differs(*, imex: str, driver: str) -> str:
     )
 
 
-def imex_without_recovery(*, timeout: float) -> str:
+def imex_without_recovery() -> str:
     return (
-        "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect"
-        f" within {timeout:g} s, and jobs that still run there may access memory that no longer exists"
+        "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect in"
+        " time, and jobs that still run there may access memory that no longer exists"
     )
 
 

@@ -56,7 +56,7 @@ def _foreign_sockets(proc: Path, ports: Collection[int], own_pids: Iterable[int]
     sockets: dict[str, int] = {}
     for name in _TABLES:
         sockets |= local_sockets(read_text(proc / "1/net" / name), ports)
-    # Only then, so that few descriptors are read as long as nobody else has a port.
+    # Only then, so that few descriptors are read while no other process has a port.
     own = {inode for pid in own_pids for inode in _socket_inodes(proc, pid)} if sockets else set()
     return {inode: port for inode, port in sockets.items() if inode not in own}
 
