@@ -47,8 +47,8 @@ class Recovery(NamedTuple):
     """After an unclean exit, nvidia-imex waits until all nodes that had imported from it have reconnected.
 
     A node that never returns would block this node, and all workloads on it, forever. nvidia-imex does not tell
-    for which nodes it waits. If it still waits although every member that may have imported has reconnected, it waits
-    for one that has left or is Suspended. A member that is alive, but cut off, may still use the memory, so it is
+    for which nodes it waits. If it still waits although every member that may have imported has reconnected, it
+    waits for one that has left or is Suspended. A member that is alive, but cut off, may still use the memory, so it is
     waited for much longer.
     """
 
