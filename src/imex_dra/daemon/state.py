@@ -48,8 +48,8 @@ class Recovery(NamedTuple):
 
     A node that never returns would block this node, and all workloads on it, forever. nvidia-imex does not tell
     for which nodes it waits. If it still waits although every member that may have imported has reconnected, it
-    waits for one that has left or is Suspended. A member that is alive, but cut off, may still use the memory, so it is
-    waited for much longer.
+    waits for one that has left or is Suspended. A member that is alive, but cut off, may still use the memory, so
+    it is waited for much longer.
     """
 
     waiting_since: float | None = None
