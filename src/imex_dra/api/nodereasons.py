@@ -78,6 +78,14 @@ def other_imex_running(*, pid: int, unit: str, container: str) -> str:
     )
 
 
+def no_address(*, node: str, family: str) -> str:
+    kind = {"ipv4": "IPv4 ", "ipv6": "IPv6 "}.get(family, "")
+    return (
+        f"Node {node} has no {kind}address of type InternalIP, on which the IMEX daemon could listen: check the"
+        " kubelet's --node-ip, or start imex node with --address"
+    )
+
+
 def port_taken(*, port: int, pid: int, program: str) -> str:
     holder = f"{program} (pid {pid})" if pid else "another process"
     return (
