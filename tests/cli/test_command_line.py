@@ -61,7 +61,10 @@ def test_version_prints_the_version() -> None:
         (["contoller"], "No such command 'contoller'"),
         (["node", "--no-such-flag"], "No such option '--no-such-flag'"),
         (["node", "--address", "10.0.0.1"], "Missing option '--node-name'"),
-        (["node", "--node-name", "n1"], "Missing option '--address'"),
+        (
+            ["node", "--node-name", "n1", "--address-family", "ipx"],
+            "Invalid value for '--address-family': 'ipx' is not one of 'ipv4', 'ipv6'",
+        ),
         (
             ["node", "--node-name", "n1", "--address", "10.0.0.1", "--prepare-deadline", "soon"],
             "Invalid value for '--prepare-deadline': 'soon' is not a valid float",

@@ -10,7 +10,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,46 +38,51 @@ sys.exit(main())
 """
 
 
-class DriverRootNode:
-    """In soft IMEX a node root stands for the root directory: here it really is one."""
+def mount(*arguments: str | Path) -> None:
+    subprocess.run(["mount", *arguments], check=True)
 
+
+def build(root: Path, address: str, mount: Callable[..., object] = mount) -> None:
+    """In soft IMEX a node root stands for the root directory of a node: here it really is one."""
+    NodeRoot(root).make(HARDWARE, address=address)
+    (root / "fabric").mkdir(mode=0o700)
+    (root / "etc").mkdir()
+    (root / "etc/hosts").write_text(HOSTS)
+    (root / "hosts").unlink()
+    (root / "hosts").symlink_to("etc/hosts")
+    _mount_libraries(root, mount)
+    for program, module in {"nvidia-imex": "daemon", "nvidia-imex-ctl": "ctl"}.items():
+        path = root / "usr/bin" / program
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(SCRIPT.replace("PROGRAM", module))
+        path.chmod(0o755)
+
+
+def _mount_libraries(root: Path, mount: Callable[..., object]) -> None:
+    own = {Path("/lib"), Path("/lib64"), Path("/usr/lib"), Path("/usr/lib64"), Path(sys.base_prefix, "lib")}
+    for path in sorted({*own, ROOT / "sandbox/src"}):
+        target = root / str(path)[1:]
+        if path.is_symlink():
+            target.symlink_to(path.readlink())
+        elif path.exists() and not target.exists():
+            target.mkdir(parents=True)
+            mount("--rbind", path, target)
+    target = root / str(PYTHON)[1:]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.touch()
+    mount("--bind", PYTHON, target)
+
+
+class DriverRootNode:
     def __init__(self, directory: Path, address: str) -> None:
         self.host = directory / "host"
         self.driver_root = self.host / DRIVER_ROOT[1:]
         self.imex = directory / "imex"
         for name in (CHANNELS, "proc", "sys"):
             (self.host / name).mkdir(parents=True)
-        NodeRoot(self.driver_root).make(HARDWARE, address=address)
-        (self.driver_root / "fabric").mkdir(mode=0o700)
-        (self.driver_root / "etc").mkdir()
-        (self.driver_root / "etc/hosts").write_text(HOSTS)
-        (self.driver_root / "hosts").unlink()
-        (self.driver_root / "hosts").symlink_to("etc/hosts")
-        self._mount_libraries()
-        self._install("nvidia-imex", "daemon")
-        self._install("nvidia-imex-ctl", "ctl")
+        build(self.driver_root, address)
         self.secret = Secret(directory / "secret")
         self.states: list[DaemonState] = []
-
-    def _mount_libraries(self) -> None:
-        own = {Path("/lib"), Path("/lib64"), Path("/usr/lib"), Path("/usr/lib64"), Path(sys.base_prefix, "lib")}
-        for path in sorted({*own, ROOT / "sandbox/src"}):
-            target = self.driver_root / str(path)[1:]
-            if path.is_symlink():
-                target.symlink_to(path.readlink())
-            elif path.exists() and not target.exists():
-                target.mkdir(parents=True)
-                subprocess.run(["mount", "--rbind", path, target], check=True)
-        target = self.driver_root / str(PYTHON)[1:]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch()
-        subprocess.run(["mount", "--bind", PYTHON, target], check=True)
-
-    def _install(self, program: str, module: str) -> None:
-        path = self.driver_root / "usr/bin" / program
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(SCRIPT.replace("PROGRAM", module))
-        path.chmod(0o755)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[DaemonManager]:

@@ -53,6 +53,7 @@ class Rack:
             addresses=addresses,
             own_index=own,
             own_address=addresses[own],
+            possible_importers=facts.get("possible_importers", ()),
         )
 
     def address(self, number: int) -> str:

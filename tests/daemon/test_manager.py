@@ -1,5 +1,6 @@
 """The manager with a real supervisor and a real soft IMEX."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 
 from imex_dra.api.nvlinknode import ImexState
-from imex_dra.daemon.state import DaemonState
+from imex_dra.daemon.state import DaemonState, RecoveryTimeouts
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.imex.memberlist import Leave
 from imex_sandbox.softimex import memory
@@ -200,7 +201,7 @@ async def test_after_an_unclean_exit_the_daemon_waits_for_importers_only_for_a_t
     rack: Rack, node: SimulatedNode
 ) -> None:
     other = SimulatedNode(rack, 1)
-    async with node.managed(recovery_timeout=1.0) as here:
+    async with node.managed(recovery_timeouts=RecoveryTimeouts(1.0)) as here:
         async with other.managed() as there:
             here.desire(rack.member_list(0, 0, 1))
             there.desire(rack.member_list(1, 0, 1))
@@ -311,3 +312,31 @@ async def test_soft_imex_takes_the_configured_index(rack: Rack) -> None:
         assert found is not None
         assert found.running is not None
         assert await ImexCtl(node.soft_imex("ctl"), timeout=60).own_index(node.files.config(found.running)) == 3
+
+
+async def test_a_member_that_may_have_imported_is_waited_for_until_it_is_suspended(
+    rack: Rack, node: SimulatedNode
+) -> None:
+    other = SimulatedNode(rack, 1)
+    limits = RecoveryTimeouts(without_importers=0.5, longest=600)
+    async with node.managed(recovery_timeouts=limits) as here, other.managed() as there:
+        here.desire(rack.member_list(0, 0, 1, possible_importers=(1,)))
+        there.desire(rack.member_list(1, 0, 1))
+        await here.until(lambda state: state.connected == (1,))
+        await there.until(lambda state: state.connected == (0,))
+        with open_channel(node) as exporter, open_channel(other) as importer:
+            importer.import_handle(exporter.allocate(65536).export())
+            stopped = other.imex_pid
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                os.kill(node.imex_pid, signal.SIGKILL)
+                missing = f"from it; not connected: {rack.address(1)}: check these nodes"
+                await here.until(lambda state: missing in state.problem)
+                assert "waits up to 600 s" in here.states[-1].problem
+                await asyncio.sleep(1.5)  # longer than it waits if none is missing
+                assert here.states[-1].state is ImexState.WAITING_FOR_RECOVERY
+                here.desire(rack.member_list(0, 0, 1))
+                await here.until(lambda state: state.problem.startswith(NO_RECOVERY))
+                await here.until_ready(0)
+            finally:
+                os.kill(stopped, signal.SIGCONT)

@@ -5,11 +5,21 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imex_dra.api.nvlinknode import ImexState
-from imex_dra.daemon.state import Connections, PollIntervals, Readiness, Recovery, is_same_version
+from imex_dra.daemon.state import (
+    Connections,
+    PollIntervals,
+    Readiness,
+    Recovery,
+    RecoveryTimeouts,
+    is_same_version,
+)
 from imex_dra.imex.memberlist import Leave, MemberList
 
 LIST = MemberList("7b.1", 5, 24, "imex-0a1b2c3d-%03d", {0: "10.0.0.1", 1: "10.0.0.2"}, 0, "10.0.0.1")
 WAITING, READY, UNAVAILABLE = ImexState.WAITING_FOR_RECOVERY, ImexState.READY, ImexState.UNAVAILABLE
+
+
+LIMITS = RecoveryTimeouts(without_importers=60, longest=900)
 
 
 @pytest.mark.parametrize(
@@ -24,10 +34,40 @@ WAITING, READY, UNAVAILABLE = ImexState.WAITING_FOR_RECOVERY, ImexState.READY, I
         ([(0, WAITING), (30, READY), (70, WAITING)], "RECOVERY"),
     ],
 )
-def test_importers_are_waited_for_until_the_timeout(observed: list[tuple[float, ImexState]], quorum: str) -> None:
+def test_without_a_missing_importer_the_wait_is_short(
+    observed: list[tuple[float, ImexState]], quorum: str
+) -> None:
     recovery = Recovery()
     for now, state in observed:
-        recovery = recovery.observe(state, now, timeout=60)
+        recovery = recovery.observe(state, now, LIMITS, complete=True)
+    assert recovery.quorum == quorum
+
+
+@pytest.mark.parametrize(
+    ("complete", "quorum"),
+    [
+        ([(0, False), (899, False)], "RECOVERY"),
+        ([(0, False), (900, False)], "NONE"),
+        ([(0, False), (500, True), (559, True)], "RECOVERY"),
+        ([(0, False), (500, True), (560, True)], "NONE"),
+        ([(0, True), (50, False), (60, True), (119, True)], "RECOVERY"),
+        ([(0, True), (50, False), (60, True), (120, True)], "NONE"),
+    ],
+    ids=[
+        "one is missing",
+        "one is missing for very long",
+        "it has left or was suspended",
+        "and a minute later",
+        "one was missing in between",
+        "and a minute later again",
+    ],
+)
+def test_a_member_that_may_be_alive_is_waited_for_much_longer(
+    complete: list[tuple[float, bool]], quorum: str
+) -> None:
+    recovery = Recovery()
+    for now, is_complete in complete:
+        recovery = recovery.observe(WAITING, now, LIMITS, complete=is_complete)
     assert recovery.quorum == quorum
 
 

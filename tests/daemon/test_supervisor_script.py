@@ -324,12 +324,12 @@ def test_the_next_supervisor_starts_what_is_configured(container: Container) -> 
     assert found.pid != pid
 
 
-def test_of_much_output_the_log_has_everything_and_the_file_only_the_end(container: Container) -> None:
+def test_of_much_output_the_log_has_the_beginning_and_the_file_the_end(container: Container) -> None:
     container.configure()
     supervisor = container.start("seq 1 100000; exit 1")
     until(lambda: container.files.last_output().endswith("99999\n100000\n"))
     assert (container.directory / "output").stat().st_size <= 2000
-    assert "\n50000\n" in supervisor.log.read_text()
+    assert "\n200\n99800 lines of nvidia-imex were not logged: at most 200 in 60 s\n" in supervisor.log.read_text()
     supervisor.until(lambda found: found.restarts >= 3)
     assert len(list(container.directory.glob("output*"))) <= 2
 
@@ -389,3 +389,42 @@ def test_a_new_certificate_is_noticed_and_loaded_with_the_next_reload(
     supervisor.until(lambda found: found.is_to_run and found.loaded_certificate == second.certificate)
     assert supervisor.stop() == 0
     until(lambda: not supervisor.group())
+
+
+TALKATIVE = """
+echo "$(date +%s.%N) $$ $*" >> {notes}/starts
+number=0
+while [ $number -lt 500 ]; do number=$((number + 1)); echo "line $number   \\\\ end"; done
+printf unfinished
+exit 3
+"""
+
+
+def test_the_log_has_a_limited_number_of_lines_and_says_how_many_are_missing(container: Container) -> None:
+    container.configure()
+    supervisor = container.start(TALKATIVE, LOG_LINES="5", LOG_WINDOW="3600")
+    omitted = "496 lines of nvidia-imex were not logged: at most 5 in 3600 s"
+    until(lambda: omitted in supervisor.log.read_text())
+    lines = supervisor.log.read_text().splitlines()
+    assert [line for line in lines if line.startswith("line ")][:6].count("line 5   \\ end") == 1
+    assert "line 6   \\ end" not in lines
+    # Why a process ended is known in full.
+    until(lambda: container.files.last_output().endswith("line 500   \\ end\nunfinished\n"))
+
+
+CHATTY = """
+echo "$(date +%s.%N) $$ $*" >> {notes}/starts
+while :; do echo again; sleep 0.05; done
+"""
+
+
+def test_after_a_while_lines_are_logged_again(container: Container) -> None:
+    supervisor = container.started(CHATTY, LOG_LINES="2", LOG_WINDOW="1")
+
+    def lines() -> list[str]:
+        return supervisor.log.read_text().splitlines()
+
+    until(lambda: len([line for line in lines() if "lines of nvidia-imex were not logged" in line]) >= 2)
+    assert lines()[:2] == ["again", "again"]
+    assert "were not logged" in lines()[2]
+    assert lines()[3] == "again"

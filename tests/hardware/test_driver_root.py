@@ -12,8 +12,8 @@ from imex_dra.hardware.driverroot import (
     find_library,
     imex_problem,
     imex_process,
+    imex_processes,
     is_too_old,
-    other_imex_processes,
 )
 from tests.waiting import until
 
@@ -138,7 +138,7 @@ def test_our_own_nvidia_imex_and_one_that_has_ended_are_no_others(tmp_path: Path
     add_process(tmp_path, 7, "/usr/bin/nvidia-imex", "-c", f"{OWN}/configs/0a1b/config.cfg")
     add_process(tmp_path, 8)
     add(tmp_path, "proc/9/cmdline")
-    assert list(other_imex_processes(tmp_path / "proc", OWN)) == []
+    assert imex_processes(tmp_path / "proc", OWN) == ([ImexProcess(7)], [])
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_real_process_is_found_by_the_name_of_its_program(tmp_path: Path) -> N
     program = shutil.copy(shutil.which("sleep") or "", tmp_path / "nvidia-imex")
     process = subprocess.Popen([program, "600"])
     try:
-        until(lambda: process.pid in {other.pid for other in other_imex_processes(Path("/proc"), OWN)})
+        until(lambda: process.pid in {other.pid for other in imex_processes(Path("/proc"), OWN)[1]})
         assert "(pid " in problem_on_this_host(tmp_path)
     finally:
         process.kill()
@@ -176,3 +176,29 @@ def problem_on_this_host(tmp_path: Path) -> str:
     add_programs(tmp_path / "root")
     (tmp_path / "root/proc").symlink_to("/proc")
     return problem(tmp_path / "root")
+
+
+def test_a_port_that_another_process_has_is_named_with_it(tmp_path: Path) -> None:
+    add_programs(tmp_path)
+    add_process(tmp_path, 7, "/usr/bin/nvidia-imex", "-c", f"{OWN}/configs/0a1b/config.cfg")
+    add_process(tmp_path, 31, "/usr/bin/chat", comm="chat")
+    add_socket(tmp_path, 7, "1001")
+    add_socket(tmp_path, 31, "1002")
+    add_table(tmp_path, ("C350", "0A", "1001"))
+    assert problem(tmp_path) == ""
+    add_table(tmp_path, ("C350", "0A", "1001"), ("C355", "01", "1002"))
+    assert problem(tmp_path) == (
+        "chat (pid 31) has port 50005 of the host, which nvidia-imex needs: stop it, and reserve the ports on all"
+        " nodes with sysctl net.ipv4.ip_local_reserved_ports=50000,50005"
+    )
+
+
+def add_socket(root: Path, pid: int, inode: str) -> None:
+    (root / f"proc/{pid}/fd").mkdir()
+    (root / f"proc/{pid}/fd/3").symlink_to(f"socket:[{inode}]")
+
+
+def add_table(root: Path, *sockets: tuple[str, str, str]) -> None:
+    """Local port, state and inode of each."""
+    lines = [f"0: 0100007F:{port} 00000000:0000 {state} 0:0 0:0 0 0 0 {inode} 1" for port, state, inode in sockets]
+    add(root, "proc/1/net/tcp", content="\n".join(["  sl  local_address", *lines, ""]))

@@ -40,6 +40,7 @@ def test_the_daemon_binds_to_the_node_address_and_stays_in_the_foreground() -> N
     assert (written["SERVER_PORT"], written["IMEX_CMD_PORT"]) == ("50000", "50005")
     assert (written["DAEMONIZE"], written["LOG_FILE_NAME"]) == ("0", "")
     assert written["IMEX_WAIT_FOR_QUORUM"] == "RECOVERY"
+    assert written["IMEX_NODE_DISCONNECTED_GRACE_TIME"] == "600"
     assert written["IMEX_NODE_CONFIG_FILE"] == "/run/nodes.cfg"
 
 
@@ -132,7 +133,22 @@ def test_the_list_contains_all_members_but_those_that_leave() -> None:
         Member("n4", 4, "10.0.0.5", MemberState.UNKNOWN),
     ]
     addresses = {0: "10.0.0.1", 2: "10.0.0.3", 3: "10.0.0.4", 4: "10.0.0.5"}
-    assert member_list_of(partition(*members), "n0") == structs.replace(LIST, addresses=addresses)
+    found = member_list_of(partition(*members), "n0")
+    assert found == structs.replace(LIST, addresses=addresses, possible_importers=(3, 4))
+
+
+def test_a_member_that_was_never_ready_or_is_suspended_is_no_possible_importer() -> None:
+    states = [
+        MemberState.READY,
+        MemberState.JOINING,
+        MemberState.SUSPENDED,
+        MemberState.READY,
+        MemberState.UNKNOWN,
+    ]
+    members = [Member(f"n{index}", index, f"10.0.0.{index}", state) for index, state in enumerate(states)]
+    found = member_list_of(partition(*members), "n0")
+    assert found is not None
+    assert found.possible_importers == (3, 4)
 
 
 @pytest.mark.parametrize("members", [(), (Member("n1", 0, "10.0.0.1", MemberState.LEAVING),)])

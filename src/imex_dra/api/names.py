@@ -48,6 +48,9 @@ MANAGED_BY = "imex-dra"
 IMEX_DIRECTORY = "/run/imex-dra/imex"
 """Which `imex node` shares with the supervisor of nvidia-imex. It must not survive a reboot."""
 
+IMEX_PORTS = (50000, 50005)
+"""On which nvidia-imex listens: for other daemons, and for nvidia-imex-ctl of all members."""
+
 CHANNEL_DEVICE_DIRECTORY = "/dev/nvidia-caps-imex-channels"
 CHANNEL_DEVICE_CLASS = "nvidia-caps-imex-channels"
 HOST_DEVICE_DIRECTORY = "/dev/imex-dra"

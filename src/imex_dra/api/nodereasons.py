@@ -78,6 +78,22 @@ def other_imex_running(*, pid: int, unit: str, container: str) -> str:
     )
 
 
+def no_address(*, node: str, family: str) -> str:
+    kind = {"ipv4": "IPv4 ", "ipv6": "IPv6 "}.get(family, "")
+    return (
+        f"Node {node} has no {kind}address of type InternalIP, on which the IMEX daemon could listen: check the"
+        " kubelet's --node-ip, or start imex node with --address"
+    )
+
+
+def port_taken(*, port: int, pid: int, program: str) -> str:
+    holder = f"{program} (pid {pid})" if pid else "another process"
+    return (
+        f"{holder} has port {port} of the host, which nvidia-imex needs: stop it, and reserve the ports on all"
+        " nodes with sysctl net.ipv4.ip_local_reserved_ports=50000,50005"
+    )
+
+
 def imex_certificate_missing() -> str:
     return (
         f"there is no certificate for TLS between IMEX daemons: check that Secret {DAEMON_SECRET} exists (imex"
@@ -100,10 +116,17 @@ def imex_ended(*, code: int, output: str) -> str:
     return f"nvidia-imex ended with {how}" + (f": {'; '.join(lines)}" if lines else "")
 
 
-def imex_recovering(*, timeout: float) -> str:
-    return (
+def imex_recovering(*, timeout: float, missing: Sequence[str]) -> str:
+    """`missing` are addresses of members that are alive, as far as is known, and have not reconnected."""
+    waits = (
         f"nvidia-imex did not exit cleanly and waits up to {timeout:g} s for the nodes that had imported memory"
         " from it"
+    )
+    if not missing:
+        return waits
+    return (
+        f"{waits}; not connected: {listed(missing)}: check these nodes and the network, and delete the Node of one"
+        " that will not return"
     )
 
 
@@ -121,10 +144,10 @@ def imex_version_differs(*, imex: str, driver: str) -> str:
     )
 
 
-def imex_without_recovery(*, timeout: float) -> str:
+def imex_without_recovery() -> str:
     return (
-        "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect"
-        f" within {timeout:g} s, and jobs that still run there may access memory that no longer exists"
+        "nvidia-imex was restarted without recovery: nodes that had imported memory from it did not reconnect in"
+        " time, and jobs that still run there may access memory that no longer exists"
     )
 
 

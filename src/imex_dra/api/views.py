@@ -27,8 +27,14 @@ class NodeCondition(View, frozen=True, gc=False):
     status: str
 
 
+class NodeAddress(View, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
 class NodeStatus(View, frozen=True):
     conditions: tuple[NodeCondition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
 
 
 class Node(View, frozen=True):

@@ -22,6 +22,7 @@ from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
+from imex_dra.node.address import FAMILIES
 from imex_dra.node.devices import PUBLISH_AFTER
 from imex_dra.node.grant import MAX_CLAIMS
 from imex_dra.node.prepare import DEADLINE
@@ -41,7 +42,16 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     compute-domain.nvidia.com publishes devices of this node.""",
 )
 @click.option("--node-name", required=True, help="Name of the Node object.")
-@click.option("--address", required=True, help="IP address on which the node's IMEX daemon listens.")
+@click.option(
+    "--address",
+    default="",
+    help="IP address on which the node's IMEX daemon listens. Default: the first InternalIP of the Node.",
+)
+@click.option(
+    "--address-family",
+    type=click.Choice([*FAMILIES]),
+    help="Which InternalIP to use on nodes with both kinds; the same on all nodes.",
+)
 @hardware_option
 @click.option(
     "--imex-dir",
@@ -108,6 +118,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 def command(
     node_name: str,
     address: str,
+    address_family: str | None,
     hardware: Hardware,
     imex_dir: Path,
     driver_root: str,
@@ -142,6 +153,7 @@ def command(
                 hardware,
                 node=node_name,
                 address=address,
+                address_family=address_family or "",
                 kubelet=kubelet_dir,
                 cdi=cdi_dir,
                 imex_directory=imex_dir,

@@ -17,7 +17,15 @@ from imex_dra.base.clock import Clock
 from imex_dra.base.errors import ImexError
 from imex_dra.base.waiting import wait_any
 from imex_dra.daemon.plan import Step, lacks_certificate, must_skip_recovery, next_step
-from imex_dra.daemon.state import Connections, DaemonState, OwnReport, PollIntervals, Readiness, Recovery
+from imex_dra.daemon.state import (
+    Connections,
+    DaemonState,
+    OwnReport,
+    PollIntervals,
+    Readiness,
+    Recovery,
+    RecoveryTimeouts,
+)
 from imex_dra.daemon.supervisor import Found, Process, Supervisor
 from imex_dra.imex.config import generation_in, hosts_file, identity_of
 from imex_dra.imex.ctl import ImexCtl
@@ -32,8 +40,7 @@ _PERIOD = 0.5
 """Seconds between two looks at the directory of the supervisor, which cannot send events."""
 _PERIOD_AFTER_STEP = 0.1
 
-_RECOVERY_TIMEOUT = 60.0
-"""Nodes that are alive reconnect within seconds; a node that is gone may never return."""
+_RECOVERY_TIMEOUTS = RecoveryTimeouts()
 
 
 class DaemonManager:
@@ -44,7 +51,7 @@ class DaemonManager:
         publish: Callable[[DaemonState], None],
         *,
         poll_intervals: PollIntervals = _POLL_INTERVALS,
-        recovery_timeout: float = _RECOVERY_TIMEOUT,
+        recovery_timeouts: RecoveryTimeouts = _RECOVERY_TIMEOUTS,
         tls: bool = False,
         clock: Clock = _CLOCK,
     ) -> None:
@@ -52,7 +59,7 @@ class DaemonManager:
         self._ctl = ctl
         self._publish_state = publish
         self._poll_intervals = poll_intervals
-        self._recovery_timeout = recovery_timeout
+        self._recovery_timeouts = recovery_timeouts
         self._tls = tls
         self._clock = clock
         self._desired: MemberList | Leave | None = None
@@ -61,6 +68,8 @@ class DaemonManager:
         self._found: Found | None = None
         """None while the supervisor does not run."""
         self._recovery = Recovery()
+        self._reconnected: frozenset[int] = frozenset()
+        """Members that a process in recovery is connected to."""
         self._readiness = Readiness()
         self._connections: Connections | None = None
         """None while nvidia-imex is not READY."""
@@ -106,6 +115,7 @@ class DaemonManager:
             log.error("the directory of the IMEX supervisor cannot be read, retrying", error=str(error))
             found = None
         if _process(found) != _process(self._found):
+            self._reconnected = frozenset()
             self._set_readiness(Readiness())
             self._poll_now.set()
         self._found = found
@@ -133,7 +143,7 @@ class DaemonManager:
         match step, self._desired:
             case Step.STOP, _:
                 if must_skip_recovery(found, self._recovery):
-                    log.warning("restarting nvidia-imex without recovery", waited=self._recovery_timeout)
+                    log.warning("restarting nvidia-imex without recovery", missing=self._missing_importers())
                 # First UNAVAILABLE, then the stop: no claim may be served while nvidia-imex goes down.
                 self._set_readiness(Readiness())
                 self._publish()
@@ -179,6 +189,10 @@ class DaemonManager:
         self._is_adopting = False
         self._set_readiness(self._readiness.observe(answer))
         self._wake.set()
+        if answer is ImexState.WAITING_FOR_RECOVERY:
+            domain = await self._ctl.domain(config)
+            if domain is not None and not self._is_replaced(found):
+                self._reconnected = frozenset(domain.connected_both_ways(found.running.own_index) or ())
         # After the state, because this query may be slow, and a READY daemon can be used without it.
         if answer is ImexState.READY:
             domain = await self._ctl.domain(config)
@@ -203,11 +217,19 @@ class DaemonManager:
 
     def _set_readiness(self, readiness: Readiness) -> None:
         self._readiness = readiness
-        self._recovery = self._recovery.observe(readiness.state, self._clock.monotonic(), self._recovery_timeout)
+        now, complete = self._clock.monotonic(), not self._missing_importers()
+        self._recovery = self._recovery.observe(readiness.state, now, self._recovery_timeouts, complete=complete)
         if readiness.state is not ImexState.READY:
             self._connections, self._own = None, OwnReport()
         elif self._connections is None:
             self._connections = Connections(reported_at=self._clock.now())
+
+    def _missing_importers(self) -> list[str]:
+        """Addresses of members that may have imported memory, and are not connected to a process in recovery."""
+        if not isinstance(self._desired, MemberList):
+            return []
+        missing = set(self._desired.possible_importers) - self._reconnected
+        return [self._desired.addresses[index] for index in sorted(missing)]
 
     def _publish(self) -> None:
         found, connections = self._found, self._connections
@@ -239,11 +261,14 @@ class DaemonManager:
                 return ""
             return nodereasons.imex_ended(code=found.exit_code, output=self._supervisor.last_output())
         if self._readiness.state is ImexState.WAITING_FOR_RECOVERY:
-            return nodereasons.imex_recovering(timeout=self._recovery_timeout)
+            timeouts = self._recovery_timeouts
+            missing = self._missing_importers()
+            limit = timeouts.longest if missing else timeouts.without_importers
+            return nodereasons.imex_recovering(timeout=limit, missing=missing)
         if found.running is not None and self._own.own_index not in (None, found.running.own_index):
             return nodereasons.imex_index_unexpected(expected=found.running.own_index)
         if found.running is not None and found.running.quorum == "NONE":
-            return nodereasons.imex_without_recovery(timeout=self._recovery_timeout)
+            return nodereasons.imex_without_recovery()
         return ""
 
 

@@ -34,13 +34,27 @@ class DaemonState(Struct, frozen=True):
     """When the nvidia-imex that runs, or that ended last, was started; RFC 3339. It identifies the process."""
 
 
+class RecoveryTimeouts(NamedTuple):
+    """Seconds until nvidia-imex is restarted without recovery."""
+
+    without_importers: float = 60.0
+    """While no possible importer is missing. Nodes that are alive reconnect within seconds."""
+    longest: float = 900.0
+    """Even if one is missing: longer than the controller takes to suspend a member that is dead."""
+
+
 class Recovery(NamedTuple):
     """After an unclean exit, nvidia-imex waits until all nodes that had imported from it have reconnected.
 
-    A node that never returns would block this node, and all workloads on it, forever.
+    A node that never returns would block this node, and all workloads on it, forever. nvidia-imex does not tell
+    for which nodes it waits. If it still waits although every member that may have imported has reconnected, it
+    waits for one that has left or is Suspended. A member that is alive, but cut off, may still use the memory, so
+    it is waited for much longer.
     """
 
     waiting_since: float | None = None
+    complete_since: float | None = None
+    """Since when no possible importer is missing."""
     timed_out: bool = False
 
     @property
@@ -48,13 +62,17 @@ class Recovery(NamedTuple):
         """IMEX_WAIT_FOR_QUORUM for an nvidia-imex that is started now."""
         return "NONE" if self.timed_out else "RECOVERY"
 
-    def observe(self, state: ImexState, now: float, timeout: float) -> "Recovery":
+    def observe(self, state: ImexState, now: float, timeouts: "RecoveryTimeouts", *, complete: bool) -> "Recovery":
+        """`complete`: no possible importer is missing."""
         if state is ImexState.READY:
             return Recovery()
         if state is not ImexState.WAITING_FOR_RECOVERY or self.timed_out:
             return self
         since = now if self.waiting_since is None else self.waiting_since
-        return Recovery(since, timed_out=now - since >= timeout)
+        complete_since = now if self.complete_since is None else self.complete_since
+        is_waiting_for_none = complete and now - complete_since >= timeouts.without_importers
+        timed_out = is_waiting_for_none or now - since >= timeouts.longest
+        return Recovery(since, complete_since if complete else None, timed_out)
 
 
 class Readiness(NamedTuple):

@@ -26,13 +26,15 @@
 #
 # DIRECTORY must not survive a reboot: nvidia-imex may start only after `imex node` has read the partition again. One
 # loop takes commands, and also ends of processes and timers, from the FIFO, so nothing interrupts anything else.
-# Needs a POSIX shell, cat, cksum, mkdir, mkfifo, mv, readlink, sleep, tail and tee, and works as PID 1.
+# Needs a POSIX shell, cat, cksum, mkdir, mkfifo, mv, readlink, sleep and tail, and works as PID 1.
 set -u
 
 STOP_TIMEOUT=${STOP_TIMEOUT:-30}
 RELOAD_INTERVAL=${RELOAD_INTERVAL:-5} # nvidia-imex ignores a SIGUSR1 that arrives sooner after the previous one
 TLS_DIRECTORY=${TLS_DIRECTORY:-/etc/imex-dra/tls}
 CERTIFICATE_INTERVAL=${CERTIFICATE_INTERVAL:-30} # seconds between two looks; the kubelet needs a minute anyway
+LOG_LINES=${LOG_LINES:-200} # of nvidia-imex in LOG_WINDOW seconds; unreachable members cause lines forever
+LOG_WINDOW=${LOG_WINDOW:-60}
 STABLE_AFTER=${STABLE_AFTER:-60}      # a process that ran this long did not fail to start
 
 state=stopped # also: starting (its pid is not known yet), stopping
@@ -109,8 +111,32 @@ keep_output() {
     exec 3<&-
     # Without a reader, the next line that the process writes would kill it.
     trap '' INT TERM
-    tee -a /dev/stderr | tail -c 2000 >"output.$restarts"
+    limit_log | tail -c 2000 >"output.$restarts"
     mv "output.$restarts" output
+}
+
+limit_log() { # copies all lines to stdout, and a limited number of them to stderr, which is the log of the pod
+    uptime
+    window=$now logged=0 omitted=0
+    while IFS= read -r line || [ -n "$line" ]; do
+        printf '%s\n' "$line"
+        uptime
+        if [ $((now - window)) -ge "$LOG_WINDOW" ]; then
+            log_omitted
+            window=$now logged=0 omitted=0
+        fi
+        if [ "$logged" -lt "$LOG_LINES" ]; then
+            logged=$((logged + 1))
+            printf '%s\n' "$line" >&2
+        else
+            omitted=$((omitted + 1))
+        fi
+    done
+    log_omitted
+}
+
+log_omitted() {
+    [ "$omitted" -eq 0 ] || echo "$omitted lines of nvidia-imex were not logged: at most $LOG_LINES in $LOG_WINDOW s" >&2
 }
 
 start() { # COMMAND

@@ -8,13 +8,14 @@ the next step. It is only a hint: nvidia-imex is started all the same, so a wron
 
 import platform
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from imex_dra.api import nodereasons
+from imex_dra.api.names import IMEX_PORTS
 from imex_dra.hardware.host import read_text, resolve_in_root
+from imex_dra.hardware.ports import find_port_holder
 
 NVML = "libnvidia-ml.so.1"
 MINIMUM_VERSION = "570.158.01"
@@ -63,9 +64,14 @@ def imex_problem(host: Path, driver_root: str, driver_version: str, own_director
     for program in (_IMEX, _IMEX_CTL):
         if not any(resolve_in_root(root, f"{path}/{program}").is_file() for path in _PROGRAM_DIRECTORIES):
             return nodereasons.imex_program_missing(program=program, driver_root=driver_root)
-    other = next(other_imex_processes(host / "proc", own_directory), None)
-    if other is not None:
-        return nodereasons.other_imex_running(pid=other.pid, unit=other.unit, container=other.container)
+    own, others = imex_processes(host / "proc", own_directory)
+    if others:
+        return nodereasons.other_imex_running(
+            pid=others[0].pid, unit=others[0].unit, container=others[0].container
+        )
+    holder = find_port_holder(host / "proc", IMEX_PORTS, [process.pid for process in own])
+    if holder is not None:
+        return nodereasons.port_taken(port=holder.port, pid=holder.pid, program=holder.program)
     return ""
 
 
@@ -74,16 +80,21 @@ def is_too_old(version: str) -> bool:
     return bool(re.fullmatch(r"\d+(\.\d+)+", version)) and _numbers(version) < _numbers(MINIMUM_VERSION)
 
 
-def other_imex_processes(proc: Path, own_directory: Path) -> Iterator[ImexProcess]:
-    """Those that do not belong to this driver. The GPU driver gives a node only one IMEX session."""
+def imex_processes(proc: Path, own_directory: Path) -> tuple[list[ImexProcess], list[ImexProcess]]:
+    """Our own, and others. The GPU driver gives a node only one IMEX session."""
+    own: list[ImexProcess] = []
+    others: list[ImexProcess] = []
     for name in proc.glob("[0-9]*/comm"):
         # By the name of the program, which a container or another user cannot hide from the host's /proc.
         if read_text(name).strip() != _IMEX:
             continue
         arguments = read_text(name.with_name("cmdline")).split("\0")
         # An empty command line is of a process that has just ended.
-        if arguments[0] and not any(each.startswith(f"{own_directory}/configs/") for each in arguments):
-            yield imex_process(int(name.parent.name), read_text(name.with_name("cgroup")))
+        if arguments[0]:
+            is_own = any(each.startswith(f"{own_directory}/configs/") for each in arguments)
+            found = imex_process(int(name.parent.name), read_text(name.with_name("cgroup")))
+            (own if is_own else others).append(found)
+    return own, others
 
 
 def imex_process(pid: int, cgroup: str) -> ImexProcess:

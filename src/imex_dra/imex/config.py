@@ -13,14 +13,18 @@ import msgspec
 from msgspec import Struct
 
 from imex_dra.api.limits import MAX_ADDRESS
-from imex_dra.api.names import DAEMON_NAME
+from imex_dra.api.names import DAEMON_NAME, IMEX_PORTS
 from imex_dra.imex.memberlist import MemberList
 
 UNUSED_ADDRESS = "127.0.0.2"
 """The address of an index without a member: it refuses connections at once, so nvidia-imex does not wait."""
 
-SERVER_PORT = 50000
-COMMAND_PORT = 50005
+SERVER_PORT, COMMAND_PORT = IMEX_PORTS
+
+GRACE_TIME = 600
+"""Seconds until nvidia-imex cleans up imports and exports with a node that it has lost; its default is forever.
+The controller suspends a member after the same time.
+"""
 
 _LONGEST_GENERATION = 19
 
@@ -54,6 +58,7 @@ class Identity(Struct, frozen=True, rename="camel"):
             "SERVER_PORT": str(SERVER_PORT),
             "IMEX_NODE_CONFIG_FILE": str(nodes_file),
             "IMEX_WAIT_FOR_QUORUM": self.quorum,
+            "IMEX_NODE_DISCONNECTED_GRACE_TIME": str(GRACE_TIME),
             "IMEX_CMD_ENABLED": "1",
             "IMEX_CMD_BIND_INTERFACE_IP": self.own_address,
             "IMEX_CMD_PORT": str(COMMAND_PORT),

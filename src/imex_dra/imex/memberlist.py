@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from imex_dra.api.nvlinkpartition import MemberState, NVLinkPartition
 
+_NO_IMPORTERS = (MemberState.JOINING, MemberState.SUSPENDED)
+
 
 class MemberList(Struct, frozen=True):
     partition: str
@@ -21,6 +23,10 @@ class MemberList(Struct, frozen=True):
     """By index."""
     own_index: int
     own_address: str
+    possible_importers: tuple[int, ...] = ()
+    """Indexes of other members whose processes may have imported memory of this node. Not one that has never been
+    Ready, and not one that is Suspended: nothing waits for it any more.
+    """
 
 
 class Leave(NamedTuple):
@@ -49,4 +55,5 @@ def member_list_of(partition: NVLinkPartition, node: str) -> MemberList | None:
         addresses={member.index: member.address for member in members},
         own_index=own.index,
         own_address=own.address,
+        possible_importers=tuple(m.index for m in members if m is not own and m.state not in _NO_IMPORTERS),
     )

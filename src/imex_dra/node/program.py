@@ -8,9 +8,10 @@ import asyncio
 import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -24,6 +25,7 @@ from imex_dra.dra.plugin import Registration, Sockets, registration_problem, ser
 from imex_dra.hardware.protocol import Hardware, Reading
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
+from imex_dra.node.address import find_address
 from imex_dra.node.checkpoint import CheckpointFile
 from imex_dra.node.devices import PUBLISH_AFTER, DevicePublisher
 from imex_dra.node.grant import MAX_CLAIMS
@@ -48,7 +50,8 @@ async def run(
     hardware: Hardware,
     *,
     node: str,
-    address: str,
+    address: str = "",
+    address_family: str = "",
     kubelet: Path,
     cdi: Path,
     imex_directory: Path,
@@ -80,9 +83,13 @@ async def run(
             group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state, tls=imex_tls))
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
-            reporter = NodeReporter(client, state, prepared, clock, address=address)
             publisher = DevicePublisher(client, state, clock, publish_after=publish_after)
-            group.create_task(_publish(state, plugin / "publisher.lock", reporter, publisher))
+
+            async def report() -> None:
+                listening = address or await find_address(client, node, address_family)
+                await NodeReporter(client, state, prepared, clock, address=listening).run()
+
+            group.create_task(_publish(state, plugin / "publisher.lock", report, publisher.run))
             checkpoint = kubelet / KUBELET_CHECKPOINT
             group.create_task(sweep_forever(client, state, prepared, checkpoint, period=sweep_period))
     except* OtherDriver as found:
@@ -114,11 +121,11 @@ async def _observed(
         yield
 
 
-async def _publish(state: NodeState, lock: Path, reporter: NodeReporter, publisher: DevicePublisher) -> None:
+async def _publish(state: NodeState, lock: Path, *programs: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async with publisher_lock(lock), asyncio.TaskGroup() as group:
         state.update(is_publisher=True)
-        group.create_task(reporter.run())
-        group.create_task(publisher.run())
+        for program in programs:
+            group.create_task(program())
 
 
 @asynccontextmanager
