@@ -47,6 +47,21 @@ class Secret(View, frozen=True):
     """Values in base64."""
 
 
+class WebhookClientConfig(View, frozen=True):
+    ca_bundle: str = field(name="caBundle", default="")
+
+
+class Webhook(View, frozen=True):
+    client_config: WebhookClientConfig = WebhookClientConfig()
+
+
+class WebhookConfiguration(View, frozen=True):
+    """A ValidatingWebhookConfiguration: only whom the API server trusts."""
+
+    metadata: ObjectMeta
+    webhooks: tuple[Webhook, ...] = ()
+
+
 class OpaqueConfig(View, frozen=True):
     """Parameters of other drivers are never decoded, and not kept."""
 
@@ -266,6 +281,13 @@ class Event(View, frozen=True):
 PODS = Resource(Pod, "", "v1", "pods")
 NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
 SECRETS = Resource(Secret, "", "v1", "secrets")
+WEBHOOK_CONFIGURATIONS = Resource(
+    WebhookConfiguration,
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    namespaced=False,
+)
 NAMESPACES = Resource(Namespace, "", "v1", "namespaces", namespaced=False)
 RESOURCE_CLAIMS = Resource(ResourceClaim, "resource.k8s.io", "v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES = Resource(ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates")
