@@ -29,7 +29,7 @@ def definitions() -> dict[Path, bytes]:
         ROOT / "deploy/policies.yaml": _yaml(*policies.manifests()),
         # Not beside the others, which `imex up` applies: it needs a webhook that runs.
         ROOT / "deploy/webhook/configuration.yaml": _yaml(
-            configuration.manifest(), source="src/imex_dra/webhook/configuration.py"
+            *configuration.manifests(), source="src/imex_dra/webhook/configuration.py"
         ),
     }
 

@@ -47,6 +47,8 @@ NOT_ALWAYS_USED: dict[str, set[Permission]] = {
         # With --webhook-certificates (webhook/).
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations", "get"),
         ("admissionregistration.k8s.io", "validatingwebhookconfigurations", "patch"),
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "get"),
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "patch"),
         # When the same Event is repeated within minutes.
         ("events.k8s.io", "events", "patch"),
     },

@@ -10,17 +10,32 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
+from imex_dra.api.computedomain import ComputeDomain
 from imex_dra.api.meta import Key
-from imex_dra.api.names import AUTHORITY_SECRET, DRIVER, NAMESPACE, WEBHOOK, WEBHOOK_SECRET
+from imex_dra.api.names import (
+    AUTHORITY_SECRET,
+    CLIQUE_LABEL,
+    DOMAIN_LABEL,
+    DRIVER,
+    NAMESPACE,
+    PLACEMENT_ANNOTATION,
+    SAME_PARTITION,
+    WEBHOOK,
+    WEBHOOK_SECRET,
+)
 from imex_dra.api.views import SECRETS
 from imex_dra.base.clock import Clock
+from imex_dra.base.errors import ImexError
 from imex_dra.base.telemetry import Telemetry
 from imex_dra.controller.certificates import CertificateKeeper, Leaf
 from imex_dra.controller.issuing import KeyPair, Request, issue
-from imex_dra.webhook.configuration import manifest
+from imex_dra.kube.store import Store
+from imex_dra.webhook.configuration import manifests
 from imex_dra.webhook.program import PATH, run
+from imex_dra.webhook.server import Reviewer
 from tests.node.publishing_node import running
 from tests.policies.guarded import Body, Guarded, refusal
 from tests.waiting import until_async
@@ -29,7 +44,9 @@ pytestmark = pytest.mark.kube
 
 DRY = {"dryRun": "All"}
 UNKNOWN = "5b1f7b52-2f2e-4a55-a0d2-9a8f8f1f0001"
-CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+CONFIGURATIONS = tuple(
+    f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations" for kind in ("validating", "mutating")
+)
 
 
 def free_port() -> int:
@@ -49,12 +66,15 @@ class Webhook:
         )
 
     async def configure(self) -> None:
-        document = manifest()
-        for webhook in document["webhooks"]:
-            webhook["clientConfig"] = {"url": f"https://localhost:{self.port}{PATH}"}
-            webhook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": self.guarded.namespace}}
-        await refusal(self.guarded.admin.remove(f"{CONFIGURATIONS}/{WEBHOOK}"))
-        await self.guarded.admin.post(CONFIGURATIONS, document)
+        for document, path in zip(manifests(), CONFIGURATIONS, strict=True):
+            for webhook in document["webhooks"]:
+                webhook["clientConfig"] = {
+                    "url": f"https://localhost:{self.port}{webhook['clientConfig']['service']['path']}"
+                }
+                here = {"kubernetes.io/metadata.name": self.guarded.namespace}
+                webhook["namespaceSelector"]["matchLabels"] = here
+            await refusal(self.guarded.admin.remove(f"{path}/{WEBHOOK}"))
+            await self.guarded.admin.post(path, document)
         await self.keeper.keep()
 
     async def secret(self, name: str) -> dict[str, str]:
@@ -101,7 +121,8 @@ async def webhook(guarded: Guarded, tmp_path: Path) -> AsyncIterator[Webhook]:
     await created.configure()
     created.mount(await created.secret(WEBHOOK_SECRET))
     yield created
-    await guarded.admin.remove(f"{CONFIGURATIONS}/{WEBHOOK}")
+    for path in CONFIGURATIONS:
+        await guarded.admin.remove(f"{path}/{WEBHOOK}")
 
 
 def claim(uid: str, driver: str = DRIVER) -> Body:
@@ -165,6 +186,59 @@ async def test_objects_are_reviewed_with_what_the_cluster_has(webhook: Webhook) 
         assert await warnings(pods, pod(claims=[{"name": "imex"}])) == []
 
 
+async def test_a_compute_domain_that_the_watch_has_not_delivered_is_read(guarded: Guarded) -> None:
+    domain = await guarded.admin.post(guarded.domains, guarded.domain("one"))
+    domains: Store[ComputeDomain] = Store(
+        namespace=lambda domain: [domain.metadata.namespace], uid=lambda domain: [domain.metadata.uid]
+    )
+    reviewer = Reviewer(guarded.account("imex-webhook"), domains, Store())
+
+    async def allowed_in(namespace: str, uid: str) -> bool:
+        request = {"uid": "u", "operation": "CREATE", "namespace": namespace, "object": claim(uid)}
+        body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "request": request})
+        return bool(msgspec.json.decode((await reviewer.answer(body)).body)["response"]["allowed"])
+
+    assert await allowed_in(guarded.namespace, domain["metadata"]["uid"])
+    assert not await allowed_in("another", domain["metadata"]["uid"])
+    assert not await allowed_in(guarded.namespace, UNKNOWN)
+
+
+async def test_pods_are_kept_in_one_partition_if_their_compute_domain_or_namespace_asks_for_it(
+    webhook: Webhook,
+) -> None:
+    guarded, admin = webhook.guarded, webhook.guarded.admin
+    pods = f"/api/v1/namespaces/{guarded.namespace}/pods"
+
+    async def placed(template: str) -> str:
+        """UID of the ComputeDomain near whose pods it runs."""
+        requested = pod(claims=[{"name": "imex"}])
+        requested["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = template
+        try:
+            found = await admin.post(pods, requested, **DRY)
+        except ImexError:
+            return "the namespace has no service account yet"
+        terms = found["spec"].get("affinity", {}).get("podAffinity", {})
+        required = terms.get("requiredDuringSchedulingIgnoredDuringExecution", [])
+        uids = [term["labelSelector"]["matchLabels"][DOMAIN_LABEL] for term in required]
+        assert all(term["topologyKey"] == CLIQUE_LABEL for term in required)
+        assert uids == [found["metadata"].get("labels", {}).get(DOMAIN_LABEL)] * len(uids)
+        return "".join(uids)
+
+    async def is_placed(template: str, uid: str) -> bool:
+        return await placed(template) == uid
+
+    async with webhook.serving():
+        together = await admin.post(
+            guarded.domains, guarded.domain("one", **{PLACEMENT_ANNOTATION: SAME_PARTITION})
+        )
+        anywhere = await admin.post(guarded.domains, guarded.domain("two"))
+        await until_async(lambda: is_placed("one-channel", together["metadata"]["uid"]))
+        assert await placed("two-channel") == ""
+        labels = {"metadata": {"labels": {PLACEMENT_ANNOTATION: SAME_PARTITION}}}
+        await admin.change(f"/api/v1/namespaces/{guarded.namespace}", labels)
+        await until_async(lambda: is_placed("two-channel", anywhere["metadata"]["uid"]))
+
+
 async def test_200_reviews_at_once_and_malformed_ones(webhook: Webhook) -> None:
     context = httpx2.create_ssl_context(verify=False)
     async with webhook.serving(), httpx2.AsyncClient(verify=context, timeout=60) as http:
@@ -224,9 +298,10 @@ async def test_the_controller_renews_the_certificate_and_tells_the_api_server_of
     await webhook.keeper.keep()
     second = await webhook.secret(WEBHOOK_SECRET)
     assert second["ca.crt"] != first["ca.crt"]
-    configuration = await admin.read(f"{CONFIGURATIONS}/{WEBHOOK}")
-    bundles = [b64decode(entry["clientConfig"]["caBundle"]).decode() for entry in configuration["webhooks"]]
-    assert bundles == [second["ca.crt"]] * len(manifest()["webhooks"])
+    for path, document in zip(CONFIGURATIONS, manifests(), strict=True):
+        configuration = await admin.read(f"{path}/{WEBHOOK}")
+        bundles = [b64decode(entry["clientConfig"]["caBundle"]).decode() for entry in configuration["webhooks"]]
+        assert bundles == [second["ca.crt"]] * len(document["webhooks"])
     webhook.mount(second)
     async with webhook.serving():
         await until_async(webhook.rejects)

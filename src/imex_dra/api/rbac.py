@@ -47,6 +47,7 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
         _rule("secrets", "create", own_namespace=True),
         _rule("secrets", "get patch", own_namespace=True, names=(AUTHORITY_SECRET, DAEMON_SECRET, WEBHOOK_SECRET)),
         _rule("validatingwebhookconfigurations", "get patch", "admissionregistration.k8s.io", names=(WEBHOOK,)),
+        _rule("mutatingwebhookconfigurations", "get patch", "admissionregistration.k8s.io", names=(WEBHOOK,)),
         # Where another driver of the same name shows (controller/otherdriver.py).
         _rule("leases", "list watch", "coordination.k8s.io"),
         _rule("daemonsets", "list watch", "apps"),

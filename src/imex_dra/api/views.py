@@ -56,7 +56,7 @@ class Webhook(View, frozen=True):
 
 
 class WebhookConfiguration(View, frozen=True):
-    """A ValidatingWebhookConfiguration: only whom the API server trusts."""
+    """A Validating- or MutatingWebhookConfiguration: only whom the API server trusts."""
 
     metadata: ObjectMeta
     webhooks: tuple[Webhook, ...] = ()
@@ -281,12 +281,9 @@ class Event(View, frozen=True):
 PODS = Resource(Pod, "", "v1", "pods")
 NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
 SECRETS = Resource(Secret, "", "v1", "secrets")
-WEBHOOK_CONFIGURATIONS = Resource(
-    WebhookConfiguration,
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    namespaced=False,
+WEBHOOK_CONFIGURATIONS = tuple(
+    Resource(WebhookConfiguration, "admissionregistration.k8s.io", "v1", plural, namespaced=False)
+    for plural in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
 )
 NAMESPACES = Resource(Namespace, "", "v1", "namespaces", namespaced=False)
 RESOURCE_CLAIMS = Resource(ResourceClaim, "resource.k8s.io", "v1", "resourceclaims")

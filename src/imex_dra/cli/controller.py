@@ -59,7 +59,7 @@ from imex_dra.kube.client import Client
     default=False,
     show_default=True,
     help=f"Issue and renew the certificate of imex webhook in the Secret {WEBHOOK_SECRET}, and write its authority"
-    f" into the ValidatingWebhookConfiguration {WEBHOOK}.",
+    f" into the webhook configurations {WEBHOOK}.",
 )
 @metrics_option(8080)
 @log_level_option

@@ -3,7 +3,7 @@
 One holds the certificate authority with its key, and only the controller reads it. Another one, which daemon pods
 mount, holds a certificate that all daemons share. It is renewed when two thirds of its life are over; daemons with
 the old and the new certificate trust each other, because the authority is the same. That of the webhook is issued
-and renewed in the same way, and the API server learns the authority from the ValidatingWebhookConfiguration.
+and renewed in the same way, and the API server learns the authority from the configurations of the webhook.
 
 A Secret without the label `app.kubernetes.io/managed-by: imex-dra` belongs to somebody else (cert-manager, an
 administrator), and is left alone.
@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 import structlog
 from msgspec import structs
 
-from imex_dra.api.meta import AnnotatedMeta, Key
+from imex_dra.api.meta import AnnotatedMeta, Key, Resource
 from imex_dra.api.names import (
     AUTHORITY_SECRET,
     DAEMON_SECRET,
@@ -28,7 +28,7 @@ from imex_dra.api.names import (
     WEBHOOK,
     WEBHOOK_SECRET,
 )
-from imex_dra.api.views import SECRETS, WEBHOOK_CONFIGURATIONS, Secret
+from imex_dra.api.views import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.controller.issuing import DAEMON_NAME, KeyPair, Request, issue
@@ -88,7 +88,7 @@ class Leaf(NamedTuple):
     name: str
     """DNS name in it."""
     configuration: str = ""
-    """ValidatingWebhookConfiguration in which the API server finds the authority."""
+    """Webhook configurations in which the API server finds the authority."""
 
 
 DAEMONS = Leaf(DAEMON_SECRET, DAEMON_NAME)
@@ -134,12 +134,13 @@ class CertificateKeeper:
             certificate = await self._write(leaf.secret, certificate, data, until)
             log.info("issued a certificate", secret=leaf.secret, until=rfc3339(until))
         if leaf.configuration and certificate is not None and _is_ours(certificate):
-            await self._publish(leaf.configuration, certificate.data["ca.crt"])
+            for resource in WEBHOOK_CONFIGURATIONS:
+                await self._publish(resource, leaf.configuration, certificate.data["ca.crt"])
 
-    async def _publish(self, configuration: str, authority: str) -> None:
+    async def _publish(self, resource: Resource[WebhookConfiguration], configuration: str, authority: str) -> None:
         """Tells the API server whom to trust. After the certificate: until then the webhook has none to show."""
         try:
-            found = await self._client.get(WEBHOOK_CONFIGURATIONS, Key("", configuration))
+            found = await self._client.get(resource, Key("", configuration))
         except NotFound:
             return
         operations = [
@@ -149,9 +150,8 @@ class CertificateKeeper:
         ]
         if operations:
             version = {"op": "test", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version}
-            await self._client.patch(
-                WEBHOOK_CONFIGURATIONS, Key("", configuration), [version, *operations], content_type=JSON_PATCH
-            )
+            key, patch = Key("", configuration), [version, *operations]
+            await self._client.patch(resource, key, patch, content_type=JSON_PATCH)
 
     async def _read(self, name: str) -> Secret | None:
         try:

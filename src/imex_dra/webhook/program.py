@@ -19,6 +19,9 @@ from imex_dra.webhook.server import Reviewer
 log = structlog.get_logger()
 
 PATH = "/validate"
+PLACE = "/place"
+PLACE_ALL = "/place-all"
+"""For pods of namespaces with the label."""
 _MAX_BODY = 8 * 1024 * 1024
 """Bytes. An object has at most 1.5 MB in etcd, and a review contains it as JSON, for an update twice."""
 _RELOAD_PERIOD = 10.0
@@ -85,7 +88,11 @@ async def run(
         return "" if all(reflector.synced.is_set() for reflector in reflectors) else "objects are not listed yet"
 
     server = server or HttpServer({}, max_body=_MAX_BODY)
-    server.routes = {("POST", PATH): reviewer.answer}
+    server.routes = {
+        ("POST", PATH): reviewer.answer,
+        ("POST", PLACE): reviewer.placing(by_namespace=False),
+        ("POST", PLACE_ALL): reviewer.placing(by_namespace=True),
+    }
     with telemetry.ready("certificate", certificate_problem), telemetry.ready("caches", caches_problem):
         async with asyncio.TaskGroup() as group:
             group.create_task(certificate.follow(reload_period))

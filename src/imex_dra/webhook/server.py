@@ -2,6 +2,8 @@
 an object is rejected for it, because watches lag.
 """
 
+from base64 import b64encode
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from imex_dra.base.httpserver import Response
 from imex_dra.kube.client import Client
 from imex_dra.kube.decoding import decode
 from imex_dra.kube.store import Store
+from imex_dra.webhook.placement import placement_patch
 from imex_dra.webhook.review import Known, Verdict, named_domains, named_templates, review
 
 log = structlog.get_logger()
@@ -52,15 +55,35 @@ class Reviewer:
 
     async def answer(self, body: bytes) -> Response:
         try:
-            found = decode(_reviews, body)
-            if found.api_version != _API_VERSION:
-                return Response(400, f"this is no AdmissionReview of {_API_VERSION}\n".encode())
+            request = _decoded(body).request
         except ValueError as error:
-            return Response(400, f"malformed AdmissionReview: {error}\n".encode())
-        verdict = await self._judge(found.request)
+            return _malformed(error)
+        verdict = await self._judge(request)
         if verdict != Verdict():
-            log.info("reviewed", namespace=found.request.namespace, **verdict._asdict())
-        return Response(200, msgspec.json.encode(_response(found.request.uid, verdict)), "application/json")
+            log.info("reviewed", namespace=request.namespace, **verdict._asdict())
+        return _reply(_response(request.uid, verdict))
+
+    def placing(self, *, by_namespace: bool) -> Callable[[bytes], Awaitable[Response]]:
+        """Answers reviews of pods with what keeps them in one NVLink partition."""
+
+        async def answer(body: bytes) -> Response:
+            try:
+                request = _decoded(body).request
+            except ValueError as error:
+                return _malformed(error)
+            patch = self._placement(request, by_namespace)
+            return _reply(_response(request.uid, Verdict()), patch)
+
+        return answer
+
+    def _placement(self, request: ReviewRequest, by_namespace: bool) -> list[dict[str, Any]]:
+        if request.object is None or request.operation != "CREATE":
+            return []
+        domains = tuple(self._domains.by("namespace", request.namespace))
+        try:
+            return placement_patch(request.object, domains, by_namespace=by_namespace)
+        except ValueError:
+            return []  # nested too deeply
 
     async def _judge(self, request: ReviewRequest) -> Verdict:
         if request.object is None or request.operation != "CREATE":
@@ -111,10 +134,28 @@ class Reviewer:
             return None
 
 
+def _decoded(body: bytes) -> AdmissionReview:
+    found = decode(_reviews, body)
+    if found.api_version != _API_VERSION:
+        raise ValueError(f"its apiVersion is not {_API_VERSION}")
+    return found
+
+
+def _malformed(error: ValueError) -> Response:
+    return Response(400, f"malformed AdmissionReview: {error}\n".encode())
+
+
+def _reply(response: dict[str, Any], patch: list[dict[str, Any]] | None = None) -> Response:
+    if patch:
+        response |= {"patchType": "JSONPatch", "patch": b64encode(msgspec.json.encode(patch)).decode()}
+    document = {"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response}
+    return Response(200, msgspec.json.encode(document), "application/json")
+
+
 def _response(uid: str, verdict: Verdict) -> dict[str, Any]:
     response: dict[str, Any] = {"uid": uid, "allowed": not verdict.rejections}
     if verdict.rejections:
         response["status"] = {"code": 403, "reason": "Forbidden", "message": "; ".join(verdict.rejections)}
     if verdict.warnings:
         response["warnings"] = [warning[:_MAX_WARNING] for warning in verdict.warnings]
-    return {"apiVersion": _API_VERSION, "kind": "AdmissionReview", "response": response}
+    return response
