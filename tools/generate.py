@@ -10,6 +10,7 @@ from grpc_tools import protoc
 from imex_dra.api import crds, metrics, policies, rbac
 from imex_dra.diagnose import documentation
 from imex_dra.lint import report
+from imex_dra.webhook import configuration
 from tools import monitoring
 
 ROOT = Path(__file__).parent.parent
@@ -27,6 +28,10 @@ def definitions() -> dict[Path, bytes]:
     return generated | {
         ROOT / "deploy/rbac.yaml": _yaml(*rbac.manifests()),
         ROOT / "deploy/policies.yaml": _yaml(*policies.manifests()),
+        # Not beside the others, which `imex up` applies: it needs a webhook that runs.
+        ROOT / "deploy/webhook/configuration.yaml": _yaml(
+            *configuration.manifests(), source="src/imex_dra/webhook/configuration.py"
+        ),
     }
 
 

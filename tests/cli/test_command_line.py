@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from imex_dra import __version__
 from imex_dra.cli import imex
 
-PROGRAMS = ["controller", "node"]
+PROGRAMS = ["controller", "node", "webhook"]
 
 
 def run(*arguments: str, **environment: str) -> tuple[int, str]:

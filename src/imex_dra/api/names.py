@@ -24,6 +24,9 @@ RELEASE_NOW = "now"
 READINESS_ANNOTATION = "imex-dra.io/readiness"
 """Of a ComputeDomain. Its claims carry it as a label: annotations may be large, and are not cached."""
 READINESS_MEMBERS = "members"
+PLACEMENT_ANNOTATION = "imex-dra.io/placement"
+"""Of a ComputeDomain, and a label of a namespace: what the webhook adds to pods."""
+SAME_PARTITION = "same-partition"
 FORGET_ANNOTATION = "imex-dra.io/forget"
 """On an NVLinkPartition: names of nodes that will not return, separated by commas."""
 
@@ -38,8 +41,12 @@ DAEMON_NAME = "imex-daemon"
 """The name in the certificate. All daemons share it (IMEX_SECURITY_TARGET_OVERRIDE): the certificate says that a
 process is a daemon of this cluster, and the member list says which one.
 """
+WEBHOOK_SECRET = "imex-webhook-tls"
+"""The certificate of `imex webhook`, from the same authority; mounted into its pods."""
+WEBHOOK = "imex-webhook"
+"""The Service, and the webhook configurations into which the controller writes the authority."""
 NOT_AFTER_ANNOTATION = "imex-dra.io/not-after"
-"""On both: when the certificate expires."""
+"""On all of them: when the certificate expires."""
 
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 MANAGED_BY = "imex-dra"

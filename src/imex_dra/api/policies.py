@@ -14,16 +14,18 @@ from imex_dra.api.names import (
     DOMAIN_FINALIZER,
     DRIVER,
     NAMESPACE,
+    PLACEMENT_ANNOTATION,
     READINESS_ANNOTATION,
     READINESS_MEMBERS,
     RELEASE_ANNOTATION,
     RELEASE_NOW,
+    SAME_PARTITION,
 )
 
 NODE_ACCOUNT = f"system:serviceaccount:{NAMESPACE}:imex-node"
 _NODE_NAME = "authentication.kubernetes.io/node-name"
 _NODE = f"request.userInfo.extra[?'{_NODE_NAME}'].orValue([''])[0]"
-"""The node that the token was issued for; the API server sets it from the token, nobody else can."""
+"""The node that the token was issued for; only the API server sets it, from the token."""
 
 _ADMINISTERS = (
     "authorizer.group('imex-dra.io').resource('nvlinkpartitions').subresource('status').check('patch').allowed()"
@@ -161,6 +163,10 @@ POLICIES = (
                 f"{_annotation(READINESS_ANNOTATION).replace('OBJECT', 'object')}"
                 f" in ['', 'local', '{READINESS_MEMBERS}']",
                 f"the annotation {READINESS_ANNOTATION} has the value local or {READINESS_MEMBERS}",
+            ),
+            Validation(
+                f"{_annotation(PLACEMENT_ANNOTATION).replace('OBJECT', 'object')} in ['', '{SAME_PARTITION}']",
+                f"the annotation {PLACEMENT_ANNOTATION} has the value {SAME_PARTITION}, or does not exist",
             ),
         ),
     ),

@@ -6,7 +6,7 @@ Tests compare the table with the audit log. A verb that no program uses is a bug
 from dataclasses import dataclass
 from typing import Any
 
-from imex_dra.api.names import AUTHORITY_SECRET, DAEMON_SECRET, NAMESPACE
+from imex_dra.api.names import AUTHORITY_SECRET, DAEMON_SECRET, NAMESPACE, WEBHOOK, WEBHOOK_SECRET
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,11 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
         _rule("namespaces", "list watch"),
         _rule("events", "create patch", "events.k8s.io"),
         _rule("leases", "get create patch", "coordination.k8s.io", own_namespace=True),
-        # The certificate of IMEX daemons. RBAC cannot restrict the names of objects that are created.
+        # Certificates of IMEX daemons and of the webhook. RBAC cannot restrict names of objects that are created.
         _rule("secrets", "create", own_namespace=True),
-        _rule("secrets", "get patch", own_namespace=True, names=(AUTHORITY_SECRET, DAEMON_SECRET)),
+        _rule("secrets", "get patch", own_namespace=True, names=(AUTHORITY_SECRET, DAEMON_SECRET, WEBHOOK_SECRET)),
+        _rule("validatingwebhookconfigurations", "get patch", "admissionregistration.k8s.io", names=(WEBHOOK,)),
+        _rule("mutatingwebhookconfigurations", "get patch", "admissionregistration.k8s.io", names=(WEBHOOK,)),
         # Where another driver of the same name shows (controller/otherdriver.py).
         _rule("leases", "list watch", "coordination.k8s.io"),
         _rule("daemonsets", "list watch", "apps"),
@@ -59,6 +61,11 @@ ACCOUNTS: dict[str, tuple[Rule, ...]] = {
         _rule("nvlinknodes", "get create", _IMEX_DRA),
         _rule("nvlinknodes/status", "patch", _IMEX_DRA),
         _rule("nvlinkpartitions", "get list watch", _IMEX_DRA),
+    ),
+    "imex-webhook": (
+        _rule("computedomains", "list watch", _NVIDIA),
+        _rule("nvlinkpartitions", "list watch", _IMEX_DRA),
+        _rule("resourceclaimtemplates", "get", _DRA),
     ),
 }
 """Rules by ServiceAccount. nvidia-imex and its supervisor do not talk to the API server."""

@@ -53,6 +53,21 @@ class Secret(View, frozen=True):
     """Values in base64."""
 
 
+class WebhookClientConfig(View, frozen=True):
+    ca_bundle: str = field(name="caBundle", default="")
+
+
+class Webhook(View, frozen=True):
+    client_config: WebhookClientConfig = WebhookClientConfig()
+
+
+class WebhookConfiguration(View, frozen=True):
+    """A Validating- or MutatingWebhookConfiguration: only whom the API server trusts."""
+
+    metadata: ObjectMeta
+    webhooks: tuple[Webhook, ...] = ()
+
+
 class OpaqueConfig(View, frozen=True):
     """Parameters of other drivers are never decoded, and not kept."""
 
@@ -272,6 +287,10 @@ class Event(View, frozen=True):
 PODS = Resource(Pod, "", "v1", "pods")
 NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
 SECRETS = Resource(Secret, "", "v1", "secrets")
+WEBHOOK_CONFIGURATIONS = tuple(
+    Resource(WebhookConfiguration, "admissionregistration.k8s.io", "v1", plural, namespaced=False)
+    for plural in ("validatingwebhookconfigurations", "mutatingwebhookconfigurations")
+)
 NAMESPACES = Resource(Namespace, "", "v1", "namespaces", namespaced=False)
 RESOURCE_CLAIMS = Resource(ResourceClaim, "resource.k8s.io", "v1", "resourceclaims")
 RESOURCE_CLAIM_TEMPLATES = Resource(ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates")

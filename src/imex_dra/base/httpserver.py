@@ -68,7 +68,10 @@ class HttpServer:
         self, host: str | None, port: int, *, tls: ssl.SSLContext | None = None
     ) -> AsyncIterator[None]:
         """`host`: None for all addresses. Raises OSError if it cannot listen there."""
-        server = await asyncio.start_server(self._serve, host, port, ssl=tls, limit=_MAX_HEADER)
+        limit = self._time_limit if tls else None
+        server = await asyncio.start_server(
+            self._serve, host, port, limit=_MAX_HEADER, ssl=tls, ssl_handshake_timeout=limit
+        )
         found = server.sockets[0].getsockname()
         self.address = found[0], found[1]
         try:

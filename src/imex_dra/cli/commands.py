@@ -27,6 +27,7 @@ class Command(NamedTuple):
 DRIVER = (
     Command("controller", "imex_dra.cli.controller:command", "Run the controller: members, channels, status."),
     Command("node", "imex_dra.cli.node:command", "Run the node program: publish devices and prepare claims."),
+    Command("webhook", "imex_dra.cli.webhook:command", "Run the admission webhook."),
     Command("lint", "imex_dra.cli.lint:command", "Check manifests before they are applied."),
     Command("status", "imex_dra.cli.status:command", "Show racks, nodes, channels, ComputeDomains, and findings."),
     Command("verify", "imex_dra.cli.verify:command", "Verify that workloads have their channels."),

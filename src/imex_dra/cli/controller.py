@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from imex_dra.api.limits import MAX_NODES
-from imex_dra.api.names import DAEMON_SECRET, NAMESPACE
+from imex_dra.api.names import DAEMON_SECRET, NAMESPACE, WEBHOOK, WEBHOOK_SECRET
 from imex_dra.base.logging import Format
 from imex_dra.base.telemetry import Telemetry
 from imex_dra.cli.running import (
@@ -62,6 +62,13 @@ from imex_dra.kube.client import Client
     help=f"Issue and renew the certificate of IMEX daemons in the Secret {DAEMON_SECRET}. A Secret of that name"
     " that somebody else made is left alone.",
 )
+@click.option(
+    "--webhook-certificates/--no-webhook-certificates",
+    default=False,
+    show_default=True,
+    help=f"Issue and renew the certificate of imex webhook in the Secret {WEBHOOK_SECRET}, and write its authority"
+    f" into the webhook configurations {WEBHOOK}.",
+)
 @metrics_option(8080)
 @log_level_option
 @log_format_option
@@ -72,6 +79,7 @@ def command(
     max_channels_per_namespace: int,
     max_nodes: int,
     daemon_certificates: bool,
+    webhook_certificates: bool,
     metrics_address: str,
     log_level: str,
     log_format: Format | None,
@@ -79,7 +87,9 @@ def command(
     async def main() -> None:
         telemetry = Telemetry()
         client = Client.connect("imex-controller", kubeconfig, metrics=telemetry.metrics)
-        settings = Settings(suspend_after, max_channels_per_namespace, max_nodes, daemon_certificates)
+        settings = Settings(
+            suspend_after, max_channels_per_namespace, max_nodes, daemon_certificates, webhook_certificates
+        )
         try:
             program = run(client, namespace=namespace, settings=settings, telemetry=telemetry)
             await observed(telemetry, metrics_address, program)

@@ -38,12 +38,12 @@ def metrics_option(port: int) -> Callable[[F], F]:
         "--metrics-address",
         default=f":{port}",
         show_default=True,
-        callback=_checked_address,
+        callback=checked_address,
         help="HOST:PORT, or :PORT for all addresses, that serves /metrics, /livez and /readyz; empty: none.",
     )
 
 
-def _checked_address(context: click.Context, option: click.Parameter, value: str) -> str:
+def checked_address(context: click.Context, option: click.Parameter, value: str) -> str:
     try:
         if value:
             parse_address(value)

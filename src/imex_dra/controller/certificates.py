@@ -1,8 +1,9 @@
-"""Keeps the certificate of the IMEX daemons valid: two Secrets in the controller's namespace.
+"""Keeps the certificates of the IMEX daemons and of the webhook valid: Secrets in the controller's namespace.
 
-One holds the certificate authority with its key, and only the controller reads it. The other one, which daemon
-pods mount, holds a certificate that all daemons share. It is renewed when two thirds of its life are over; daemons
-with the old and the new certificate trust each other, because the authority is the same.
+One holds the certificate authority with its key, and only the controller reads it. Another one, which daemon pods
+mount, holds a certificate that all daemons share. It is renewed when two thirds of its life are over; daemons with
+the old and the new certificate trust each other, because the authority is the same. That of the webhook is issued
+and renewed in the same way, and the API server learns the authority from the configurations of the webhook.
 
 A Secret without the label `app.kubernetes.io/managed-by: imex-dra` belongs to somebody else (cert-manager, an
 administrator), and is left alone.
@@ -10,20 +11,29 @@ administrator), and is left alone.
 
 import asyncio
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, NoReturn
 
 import structlog
 from msgspec import structs
 
-from imex_dra.api.meta import AnnotatedMeta, Key
-from imex_dra.api.names import AUTHORITY_SECRET, DAEMON_SECRET, MANAGED_BY, MANAGED_BY_LABEL, NOT_AFTER_ANNOTATION
-from imex_dra.api.views import SECRETS, Secret
+from imex_dra.api.meta import AnnotatedMeta, Key, Resource
+from imex_dra.api.names import (
+    AUTHORITY_SECRET,
+    DAEMON_SECRET,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    NOT_AFTER_ANNOTATION,
+    WEBHOOK,
+    WEBHOOK_SECRET,
+)
+from imex_dra.api.views import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError, NotFound
-from imex_dra.controller.issuing import KeyPair, Request, issue
+from imex_dra.controller.issuing import DAEMON_NAME, KeyPair, Request, issue
 from imex_dra.kube.backoff import jittered
-from imex_dra.kube.client import Client
+from imex_dra.kube.client import JSON_PATCH, Client
 from imex_dra.kube.patch import patch_changes
 
 log = structlog.get_logger()
@@ -71,22 +81,44 @@ def _is_due(certificate: Secret, now: datetime) -> bool:
     return until is None or until - now < CERTIFICATE_LIFE / 3
 
 
+class Leaf(NamedTuple):
+    """A certificate to keep."""
+
+    secret: str
+    name: str
+    """DNS name in it."""
+    configuration: str = ""
+    """Webhook configurations in which the API server finds the authority."""
+
+
+DAEMONS = Leaf(DAEMON_SECRET, DAEMON_NAME)
+
+
+def webhook_leaf(namespace: str) -> Leaf:
+    return Leaf(WEBHOOK_SECRET, f"{WEBHOOK}.{namespace}.svc", WEBHOOK)
+
+
 class CertificateKeeper:
-    def __init__(self, client: Client, namespace: str, clock: Clock) -> None:
+    def __init__(self, client: Client, namespace: str, clock: Clock, leaves: Sequence[Leaf] = (DAEMONS,)) -> None:
         self._client = client
         self._namespace = namespace
         self._clock = clock
+        self._leaves = leaves
 
     async def run(self) -> NoReturn:
         while True:
             try:
                 await self.keep()
             except ImexError as error:
-                log.warning("cannot keep the certificate of IMEX daemons valid", error=str(error))
+                log.warning("cannot keep the certificates valid", error=str(error))
             await asyncio.sleep(jittered(_PERIOD))
 
     async def keep(self) -> None:
-        authority, certificate = await self._read(AUTHORITY_SECRET), await self._read(DAEMON_SECRET)
+        for leaf in self._leaves:
+            await self._keep(leaf)
+
+    async def _keep(self, leaf: Leaf) -> None:
+        authority, certificate = await self._read(AUTHORITY_SECRET), await self._read(leaf.secret)
         now = self._clock.now()
         plan = plan_certificates(authority, certificate, now)
         if plan.new_authority:
@@ -97,10 +129,29 @@ class CertificateKeeper:
         if plan.new_certificate and authority is not None:
             until = now + CERTIFICATE_LIFE
             signer = _pair(authority)
-            pair = await issue(Request(now, until, signer))
+            pair = await issue(Request(now, until, signer, leaf.name))
             data = {**_content(pair), "ca.crt": _encoded(signer.certificate)}
-            await self._write(DAEMON_SECRET, certificate, data, until)
-            log.info("issued a certificate for IMEX daemons", secret=DAEMON_SECRET, until=rfc3339(until))
+            certificate = await self._write(leaf.secret, certificate, data, until)
+            log.info("issued a certificate", secret=leaf.secret, until=rfc3339(until))
+        if leaf.configuration and certificate is not None and _is_ours(certificate):
+            for resource in WEBHOOK_CONFIGURATIONS:
+                await self._publish(resource, leaf.configuration, certificate.data["ca.crt"])
+
+    async def _publish(self, resource: Resource[WebhookConfiguration], configuration: str, authority: str) -> None:
+        """Tells the API server whom to trust. After the certificate: until then the webhook has none to show."""
+        try:
+            found = await self._client.get(resource, Key("", configuration))
+        except NotFound:
+            return
+        operations = [
+            {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": authority}
+            for index, webhook in enumerate(found.webhooks)
+            if webhook.client_config.ca_bundle != authority
+        ]
+        if operations:
+            version = {"op": "test", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version}
+            key, patch = Key("", configuration), [version, *operations]
+            await self._client.patch(resource, key, patch, content_type=JSON_PATCH)
 
     async def _read(self, name: str) -> Secret | None:
         try:

@@ -1,4 +1,4 @@
-"""Issues the certificates of IMEX daemons, in a process of its own: the library would stay in memory.
+"""Issues certificates for IMEX daemons and the webhook, in a process of its own: the library would stay in memory.
 
 `python -m imex_dra.controller.issuing` reads a `Request` from standard input and prints a `KeyPair`, both as JSON.
 """
@@ -29,6 +29,8 @@ class Request(Struct, frozen=True):
     not_after: datetime
     authority: KeyPair | None = None
     """None: issue a certificate authority."""
+    name: str = DAEMON_NAME
+    """DNS name in the certificate."""
 
 
 async def issue(request: Request) -> KeyPair:
@@ -72,9 +74,9 @@ def _issued(request: Request) -> KeyPair:
         issuer = x509.load_pem_x509_certificate(request.authority.certificate.encode()).subject
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         signed = (
-            builder.subject_name(name(DAEMON_NAME))
+            builder.subject_name(name(request.name[:64]))
             .issuer_name(issuer)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(DAEMON_NAME)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(request.name)]), critical=False)
             .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
             .sign(signer, hashes.SHA256())
         )

@@ -37,7 +37,7 @@ from imex_dra.controller.caches import (
     reported_partitions,
     staying_nodes,
 )
-from imex_dra.controller.certificates import CertificateKeeper
+from imex_dra.controller.certificates import DAEMONS, CertificateKeeper, webhook_leaf
 from imex_dra.controller.changes import (
     concerns_domains,
     concerns_partition,
@@ -80,7 +80,8 @@ async def run(
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     election = LeaderElection(client, Key(namespace, LEASE), identity, Clock())
     guard = OtherDriverGuard(client, identity, namespace, Clock())
-    certificates = CertificateKeeper(client, namespace, Clock()) if settings.daemon_certificates else None
+    leaves = [DAEMONS] * settings.daemon_certificates + [webhook_leaf(namespace)] * settings.webhook_certificates
+    certificates = CertificateKeeper(client, namespace, Clock(), leaves) if leaves else None
     telemetry = telemetry or Telemetry()
     leader = Leader(client, identity, settings=settings, certificates=certificates, telemetry=telemetry)
 
