@@ -8,7 +8,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from imex_dra.cli import imex
+from imex_dra.diagnose.bundle import pack
 from tests.cli.test_status import written
+from tests.diagnose.breakings import BREAKINGS
+from tests.diagnose.healthy import Broken
 
 
 def run(*arguments: str | Path) -> Result:
@@ -80,3 +83,13 @@ def test_what_cannot_run_exits_with_2(tmp_path: Path, arguments: list[str], mess
     done = run(*arguments, "--from", written(tmp_path))
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_a_bundle_is_read_offline(tmp_path: Path) -> None:
+    broken = Broken()
+    BREAKINGS["IMEX303"](broken)
+    file = tmp_path / "bundle.tar.gz"
+    file.write_bytes(pack(broken.snapshot(), {}))
+    assert "first broken link: fabric (IMEX303)" in run("explain", "node", "r0-n01", "--from", file).stdout
+    assert "error IMEX303 Node r0-n01" in run("status", "--from", file).stdout
+    assert run("verify", "-n", "team", "--from", file).exit_code == 1

