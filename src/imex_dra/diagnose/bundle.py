@@ -32,11 +32,12 @@ class _Contents(Struct, rename="camel"):
     version: str
     taken_at: str = ""
     missing: tuple[Missing, ...] = ()
+    kubernetes: str = ""
 
 
 def pack(snapshot: Snapshot, logs: Mapping[str, str]) -> bytes:
     """Logs by `<pod>/<container>`. Everything is redacted here, so that nothing else can get into a bundle."""
-    contents = _Contents(__version__, snapshot.taken_at, snapshot.missing)
+    contents = _Contents(__version__, snapshot.taken_at, snapshot.missing, snapshot.version)
     files = {"snapshot.json": msgspec.json.encode(contents)}
     for plural, objects in snapshot.objects.items():
         files[f"objects/{plural}.json"] = msgspec.json.format(msgspec.json.encode([redacted(o) for o in objects]))
@@ -70,7 +71,7 @@ def unpack(path: Path) -> Snapshot:
         raise Unreadable(f"{path}: the archive is no bundle of imex collect: it has no {error.args[0]}") from error
     except (OSError, tarfile.TarError, ValueError, EOFError) as error:
         raise Unreadable(f"{path}: the bundle cannot be read: {error}") from error
-    return Snapshot(objects, contents.missing, contents.taken_at)
+    return Snapshot(objects, contents.missing, contents.taken_at, contents.kubernetes)
 
 
 def _read(tar: tarfile.TarFile) -> Iterable[tuple[str, bytes]]:

@@ -55,6 +55,10 @@ class Page(Struct, Generic[T]):
 _pages: msgspec.json.Decoder[Page[Any]] = msgspec.json.Decoder(Page)
 
 
+class _ServerVersion(Struct, rename="camel"):
+    git_version: str = ""
+
+
 class Selection(Struct, frozen=True):
     """Which objects of a kind to list or watch; all by default."""
 
@@ -95,6 +99,14 @@ class Client:
 
     async def get_raw(self, resource: Resource[T], key: Key) -> bytes:
         return await self._request("GET", resource.path(key.namespace, key.name))
+
+    async def server_version(self) -> str:
+        """Such as v1.36.4."""
+        body = await self._request("GET", "/version")
+        try:
+            return msgspec.json.decode(body, type=_ServerVersion).git_version
+        except ValueError as error:
+            raise Unavailable(f"GET /version: malformed response: {error}") from error
 
     async def pod_log(self, key: Key, container: str, *, lines: int, limit: int) -> bytes:
         """The last lines of a container's log, at most `limit` bytes."""
