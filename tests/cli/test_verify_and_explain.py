@@ -8,7 +8,10 @@ import yaml
 from click.testing import CliRunner, Result
 
 from imex_dra.cli import imex
+from imex_dra.diagnose.bundle import pack
 from tests.cli.test_status import written
+from tests.diagnose.breakings import BREAKINGS
+from tests.diagnose.healthy import Broken
 
 
 def run(*arguments: str | Path) -> Result:
@@ -80,3 +83,24 @@ def test_what_cannot_run_exits_with_2(tmp_path: Path, arguments: list[str], mess
     done = run(*arguments, "--from", written(tmp_path))
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_a_bundle_is_read_offline(tmp_path: Path) -> None:
+    broken = Broken()
+    BREAKINGS["IMEX303"](broken)
+    file = tmp_path / "bundle.tar.gz"
+    file.write_bytes(pack(broken.snapshot(), {}))
+    assert "first broken link: fabric (IMEX303)" in run("explain", "node", "r0-n01", "--from", file).stdout
+    assert "error IMEX303 Node r0-n01" in run("status", "--from", file).stdout
+    assert run("verify", "-n", "team", "--from", file).exit_code == 1
+
+
+def test_preflight_prints_its_checks_and_exits_with_1_on_findings(tmp_path: Path) -> None:
+    done = run("preflight", "--from", written(tmp_path))
+    assert done.exit_code == 0
+    assert "✓ Kubernetes has DRA, and no kubelet is too old\n" in done.stdout
+    done = run("preflight", "--from", written(tmp_path, "IMEX212"))
+    assert done.exit_code == 1
+    assert "✗ the container runtimes support CDI\n" in done.stdout
+    content = json.loads(run("preflight", "-o", "json", "--from", written(tmp_path, "IMEX212")).stdout)
+    assert [finding["id"] for finding in content["findings"]] == ["IMEX212"]

@@ -130,6 +130,56 @@ def _(broken: Broken) -> None:
         broken.remove(plural)
 
 
+@breaks("IMEX210")
+def _(broken: Broken) -> None:
+    broken.version = "v1.33.4"
+
+
+def node_info(broken: Broken, field: str, value: str) -> None:
+    broken.get("nodes", "r0-n01")["status"]["nodeInfo"][field] = value
+
+
+@breaks("IMEX211")
+def _(broken: Broken) -> None:
+    node_info(broken, "kubeletVersion", "v1.33.4")
+
+
+@breaks("IMEX212")
+def _(broken: Broken) -> None:
+    node_info(broken, "containerRuntimeVersion", "containerd://1.6.20")
+
+
+@breaks("IMEX213")
+def _(broken: Broken) -> None:
+    node_info(broken, "containerRuntimeVersion", "containerd://1.7.2")
+
+
+@breaks("IMEX214")
+def _(broken: Broken) -> None:
+    for plural in ("pods", "resourceclaims", "nvlinknodes", "nvlinkpartitions", "resourceslices"):
+        broken.remove(plural)
+    for node in broken.objects["nodes"]:
+        node["metadata"]["labels"] = {}
+
+
+@breaks("IMEX215")
+def _(broken: Broken) -> None:
+    broken.add("daemonsets", {"metadata": meta("nvidia-imex", "gpu-system"), "spec": {}})
+
+
+@breaks("IMEX216")
+def _(broken: Broken) -> None:
+    spec = broken.get("pods", "worker-1")["spec"]
+    spec["hostNetwork"] = True
+    spec["containers"][0]["ports"] = [{"containerPort": 50000}]
+
+
+@breaks("IMEX217")
+def _(broken: Broken) -> None:
+    for name, version in (("r0-n00", "570.1.2"), ("r0-n01", "580.0.1")):
+        broken.get("nodes", name)["metadata"]["labels"]["nvidia.com/cuda.driver-version.full"] = version
+
+
 @breaks("IMEX301")
 def _(broken: Broken) -> None:
     conditions = broken.get("nodes", "r0-n01")["status"]["conditions"]

@@ -34,7 +34,11 @@ def node(name: str, partition: str) -> Plain:
     return {
         "metadata": meta(name, labels=labels),
         "spec": {},
-        "status": {"conditions": [condition("Ready", "True")], "allocatable": allocatable},
+        "status": {
+            "conditions": [condition("Ready", "True")],
+            "allocatable": allocatable,
+            "nodeInfo": {"kubeletVersion": "v1.36.4", "containerRuntimeVersion": "containerd://2.1.4"},
+        },
     }
 
 
@@ -163,6 +167,7 @@ class Broken:
     def __init__(self) -> None:
         self.objects: dict[str, list[Plain]] = {resource.plural: [] for resource in KINDS}
         self.missing: list[Missing] = []
+        self.version = "v1.36.4"
         for name, nodes in RACKS.items():
             self.add("nvlinkpartitions", partition(name, nodes))
             for one in nodes:
@@ -213,7 +218,7 @@ class Broken:
 
     def snapshot(self) -> Snapshot:
         objects = {plural: tuple(copy.deepcopy(found)) for plural, found in self.objects.items()}
-        return Snapshot(objects, tuple(self.missing), NOW)
+        return Snapshot(objects, tuple(self.missing), NOW, self.version)
 
     def cluster(self) -> Cluster:
         return Cluster(self.snapshot())

@@ -90,6 +90,16 @@ def test_a_pod_that_waits_has_the_nodes_that_fit_per_partition() -> None:
     assert {link.link: link.state for link in found.links}[Link.DAEMON] is State.WAITING
 
 
+def test_what_is_still_to_come_is_told_apart_from_what_is_done() -> None:
+    broken = Broken()
+    BREAKINGS["IMEX303"](broken)
+    broken.get("computedomains", "train")["status"]["status"] = "NotReady"
+    states = {link.link: link.state for link in explained(broken, "pod", "worker-1").links}
+    assert states[Link.CHANNEL] is State.WAITING
+    assert states[Link.DOMAIN] is State.WAITING
+    assert states[Link.CLAIM] is State.OK
+
+
 def test_a_finding_on_the_own_node_comes_before_that_of_another_pod() -> None:
     broken = Broken()
     for name in ("r0-n00", "r0-n01"):

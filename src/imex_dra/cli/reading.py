@@ -13,6 +13,7 @@ import click
 
 from imex_dra.base.errors import ImexError
 from imex_dra.cli.running import kubeconfig_option
+from imex_dra.diagnose.bundle import is_bundle, unpack
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.loading import load_cluster, load_files
 from imex_dra.diagnose.snapshot import Snapshot
@@ -35,8 +36,8 @@ from_option = click.option(
     multiple=True,
     type=click.Path(path_type=Path, exists=True),
     metavar="PATH",
-    help="Read objects from files or directories instead of the cluster, such as `kubectl get -A -o yaml` writes."
-    " May be repeated.",
+    help="Read a bundle of imex collect instead of the cluster; or files or directories of objects, as"
+    " `kubectl get -A -o yaml` writes them. May be repeated.",
 )
 namespace_option = click.option(
     "-n", "--namespace", default="", metavar="NAME", help="Namespace. Default: that of the current context."
@@ -71,6 +72,8 @@ class Reader:
         return default_namespace(self._kubeconfig)
 
     async def snapshot(self, namespace: str = "") -> Snapshot:
+        if len(self._sources) == 1 and is_bundle(self._sources[0]):
+            return unpack(self._sources[0])
         if self._sources:
             return load_files(self._sources)
         client = Client.connect("imex-cli", self._kubeconfig)

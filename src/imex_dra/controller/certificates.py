@@ -21,6 +21,7 @@ from msgspec import structs
 from imex_dra.api.meta import AnnotatedMeta, Key, Resource
 from imex_dra.api.names import (
     AUTHORITY_SECRET,
+    DAEMON_NAME,
     DAEMON_SECRET,
     MANAGED_BY,
     MANAGED_BY_LABEL,
@@ -31,7 +32,7 @@ from imex_dra.api.names import (
 from imex_dra.api.views import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookConfiguration
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError, NotFound
-from imex_dra.controller.issuing import DAEMON_NAME, KeyPair, Request, issue
+from imex_dra.controller.issuing import KeyPair, Request, issue
 from imex_dra.kube.backoff import jittered
 from imex_dra.kube.client import JSON_PATCH, Client
 from imex_dra.kube.patch import patch_changes

@@ -3,18 +3,21 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from imex_dra.api import nodereasons
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import OTHER_DRIVER, Key
 from imex_dra.api.names import CHANNEL_CLASS, LEASE, NAMESPACE
 from imex_dra.api.nvlinknode import NVLINK_NODES
 from imex_dra.api.reasons import CHECK_CONTROLLER, listed
-from imex_dra.api.views import LEASES, NODES
+from imex_dra.api.views import DAEMON_SETS, LEASES, NODES
 from imex_dra.diagnose.cluster import Cluster, condition_of
 from imex_dra.diagnose.noderules import has_gpus
 from imex_dra.diagnose.rule import Link, Problem, rule
 from imex_dra.diagnose.snapshot import DEVICE_CLASSES, Plain
 from imex_dra.lint.findings import Severity
 
+_OTHER_PROGRAMS = ("compute-domain-kubelet-plugin", "compute-domain-daemon")
+"""Programs of NVIDIA's DRA driver for ComputeDomains. Its part for GPUs is another program, and no conflict."""
 _STALE_AFTER = 60.0
 """Seconds since the last renewal of the Lease. It is renewed every few seconds."""
 
@@ -74,6 +77,17 @@ def other_driver(cluster: Cluster) -> Iterator[Problem]:
             cause, _, step = condition.message.partition("; ")
             yield Problem("Cluster", Key("", ""), cause, step, f"condition {OTHER_DRIVER} of {kind} {name}")
             return
+    # Before imex-dra is installed there are no conditions.
+    found = list(_other_daemon_sets(cluster)) if not cluster.partitions else []
+    if found:
+        yield Problem("Cluster", Key("", ""), *nodereasons.other_driver_present(found=found)[1:])
+
+
+def _other_daemon_sets(cluster: Cluster) -> Iterator[str]:
+    for one in cluster.snapshot.of(DAEMON_SETS.plural):
+        words = str(one.get("spec", {}).get("template", {}).get("spec", {}).get("containers"))
+        if any(program in words for program in _OTHER_PROGRAMS):
+            yield f"DaemonSet {one['metadata'].get('namespace')}/{one['metadata'].get('name')}"
 
 
 @rule(

@@ -33,7 +33,14 @@ async def load_cluster(client: Client, namespace: str = "") -> Snapshot:
     missing = tuple(one for _, one in results if one is not None)
     if not objects:
         raise Forbidden(f"nothing of this cluster can be read: {missing[0].why}")
-    return Snapshot(objects, missing, rfc3339(Clock().now()))
+    return Snapshot(objects, missing, rfc3339(Clock().now()), await _version(client))
+
+
+async def _version(client: Client) -> str:
+    try:
+        return await client.server_version()
+    except ApiTerminal:
+        return ""
 
 
 async def _load_kind(

@@ -11,6 +11,7 @@ from imex_dra.diagnose import (
     noderules,
     partitionrules,
     podrules,
+    setuprules,
     specrules,
 )
 from imex_dra.diagnose.cluster import Cluster
@@ -21,6 +22,7 @@ from imex_dra.lint.findings import Severity
 RULES: tuple[Rule, ...] = (
     *specrules.RULES,
     *clusterrules.RULES,
+    *setuprules.RULES,
     *noderules.RULES,
     *partitionrules.RULES,
     *daemonrules.RULES,

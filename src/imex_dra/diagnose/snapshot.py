@@ -85,6 +85,8 @@ class Snapshot:
     missing: tuple[Missing, ...] = ()
     taken_at: str = ""
     """RFC 3339; empty if it is not known, as with files."""
+    version: str = ""
+    """Of the API server, such as v1.36.4; empty if it is not known."""
 
     def has(self, plural: str) -> bool:
         """Whether all objects of the kind were read."""

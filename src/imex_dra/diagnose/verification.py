@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import Key
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.cluster import Cluster, is_channel_claim
@@ -57,12 +58,20 @@ def _nodes(cluster: Cluster, scope: Scope) -> str:
     return f"{sum(map(cluster.serves, nodes))} of {len(nodes)} nodes" if nodes else "none"
 
 
+_DRIVER = Check(
+    "the driver is installed, and runs",
+    ("IMEX201", "IMEX202", "IMEX203", "IMEX204", "IMEX205"),
+    ("deviceclasses", "leases", "nvlinknodes", "nvlinkpartitions"),
+)
+_SETUP = (
+    Check("Kubernetes has DRA, and no kubelet is too old", ("IMEX210", "IMEX211"), ("nodes",)),
+    Check("the container runtimes support CDI", ("IMEX212", "IMEX213"), ("nodes",)),
+    Check("nodes with GPUs are labeled, with one GPU driver per clique", ("IMEX214", "IMEX217"), ("nodes",)),
+    Check("nothing else runs nvidia-imex, or uses its ports", ("IMEX215", "IMEX216"), ("daemonsets", "pods")),
+)
 CHECKS = (
-    Check(
-        "the driver is installed, and runs",
-        ("IMEX201", "IMEX202", "IMEX203", "IMEX204", "IMEX205"),
-        ("deviceclasses", "leases", "nvlinknodes", "nvlinkpartitions"),
-    ),
+    _DRIVER,
+    *_SETUP,
     Check(
         "resourceClaimTemplateName of every pod is a template of its namespace",
         ("IMEX101", "IMEX103", "IMEX407"),
@@ -107,6 +116,13 @@ CHECKS = (
 )
 
 
+_AFTER_INSTALLATION = {"IMEX201", "IMEX301", "IMEX311"}
+PREFLIGHT = (*_SETUP, *(check for check in CHECKS if not _AFTER_INSTALLATION.isdisjoint(check.rules)))
+"""Of a cluster, not of its workloads."""
+
+_IF_INSTALLED = {"IMEX201", "IMEX202", "IMEX204", "IMEX205"}
+
+
 class CheckResult(Struct, frozen=True):
     title: str
     verdict: Verdict
@@ -126,6 +142,16 @@ class Verification(Struct, frozen=True):
 def verify(cluster: Cluster, scope: Scope) -> Verification:
     findings = diagnose(cluster, scope)
     results = tuple(_result(cluster, scope, check, findings) for check in CHECKS)
+    return Verification(results, tuple(findings), cluster.snapshot.sentences)
+
+
+def preflight(cluster: Cluster) -> Verification:
+    """Whether the cluster can run the driver. That it does not run yet is no finding before it is installed."""
+    not_served = {one.plural for one in cluster.snapshot.missing if one.not_served}
+    installed = COMPUTE_DOMAINS.plural not in not_served
+    ids = {id for check in PREFLIGHT for id in check.rules} - (set() if installed else _IF_INSTALLED)
+    findings = [finding for finding in diagnose(cluster) if finding.id in ids]
+    results = tuple(_result(cluster, EVERYTHING, check, findings) for check in PREFLIGHT)
     return Verification(results, tuple(findings), cluster.snapshot.sentences)
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from imex_dra.api.meta import Key, Object, Resource, T, key_of
 from imex_dra.api.metrics import API_ERRORS
+from imex_dra.api.views import PODS
 from imex_dra.base.errors import ApiRetryable, Gone, ImexError, TooManyRequests, Unavailable, Undecodable
 from imex_dra.base.metrics import Metrics
 from imex_dra.kube.backoff import Backoff
@@ -56,6 +57,10 @@ class Page(Struct, Generic[T]):
 
 
 _pages: msgspec.json.Decoder[Page[Any]] = msgspec.json.Decoder(Page)
+
+
+class _ServerVersion(Struct, rename="camel"):
+    git_version: str = ""
 
 
 class Selection(Struct, frozen=True):
@@ -104,6 +109,20 @@ class Client:
 
     async def get_raw(self, resource: Resource[T], key: Key) -> bytes:
         return await self._request("GET", resource.path(key.namespace, key.name))
+
+    async def server_version(self) -> str:
+        """Such as v1.36.4."""
+        body = await self._request("GET", "/version")
+        try:
+            return msgspec.json.decode(body, type=_ServerVersion).git_version
+        except ValueError as error:
+            raise Unavailable(f"GET /version: malformed response: {error}") from error
+
+    async def pod_log(self, key: Key, container: str, *, lines: int, limit: int) -> bytes:
+        """The last lines of a container's log, at most `limit` bytes."""
+        parameters = {"container": container, "tailLines": str(lines), "limitBytes": str(limit)}
+        path = PODS.path(key.namespace, key.name, "log")
+        return await self._request("GET", path, params=parameters, headers={"Accept": "*/*"})
 
     async def list_decodable(self, resource: Resource[T], selection: Selection = EVERYTHING) -> list[T]:
         """Without objects that cannot be decoded: only for callers that conclude nothing from a missing object."""

@@ -1,0 +1,75 @@
+"""`imex collect`. Loads and writes; everything else is in `imex_dra.diagnose.bundle`."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from imex_dra.base.errors import Unreadable
+from imex_dra.cli.reading import or_exit
+from imex_dra.cli.running import kubeconfig_option
+from imex_dra.diagnose.bundle import driver_logs, pack
+from imex_dra.diagnose.loading import load_cluster
+from imex_dra.diagnose.snapshot import Snapshot
+from imex_dra.kube.client import Client
+from imex_dra.kube.connection import default_namespace
+
+
+@click.command(
+    name="collect",
+    help="""Collect a support bundle: one archive to analyze elsewhere.
+
+    It contains what `imex status`, `verify` and `explain` read (pods, claims, templates, ComputeDomains,
+    NVLinkPartitions, NVLinkNodes, Nodes, ResourceSlices, Events and a few others) and the logs of the driver's
+    pods. These commands read it with --from.
+
+    Left out: Secrets and ConfigMaps, which are never read; values of variables of containers, except those of
+    NCCL, CUDA, NVIDIA and the like; annotations of other programs; passwords and tokens in arguments, logs and
+    Events, as far as they can be recognized. Names of pods, images and nodes stay. Look at it before you pass
+    it on.
+
+    \b
+    Exit codes:
+      0  the bundle is written; it says what could not be read
+      2  could not run
+
+    \b
+    Examples:
+      imex collect
+      imex collect --file bundle.tar.gz --no-logs
+      imex explain -n team-a pod worker-3 --from bundle.tar.gz""",
+)
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write. Default: imex-bundle-<time>.tar.gz in the current directory.",
+)
+@click.option("--no-logs", is_flag=True, help="Without logs.")
+@kubeconfig_option
+def command(file: Path | None, no_logs: bool, kubeconfig: Path | None) -> None:
+    def run() -> int:
+        snapshot, logs, problems = asyncio.run(_load(kubeconfig, not no_logs))
+        target = file or Path(f"imex-bundle-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
+        try:
+            target.write_bytes(pack(snapshot, logs))
+        except OSError as error:
+            raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
+        for sentence in (*snapshot.sentences, *problems):
+            click.echo(f"not collected: {sentence}", err=True)
+        objects = sum(map(len, snapshot.objects.values()))
+        click.echo(f"{target}: {objects} objects, {len(logs)} logs")
+        return 0
+
+    or_exit(run)
+
+
+async def _load(kubeconfig: Path | None, with_logs: bool) -> tuple[Snapshot, dict[str, str], list[str]]:
+    client = Client.connect("imex-cli", kubeconfig)
+    try:
+        snapshot = await load_cluster(client, default_namespace(kubeconfig))
+        logs, problems = await driver_logs(client, snapshot) if with_logs else ({}, [])
+        return snapshot, logs, problems
+    finally:
+        await client.close()

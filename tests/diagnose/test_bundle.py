@@ -1,0 +1,126 @@
+"""Bundles: what is packed is read again, and secrets are left out."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from imex_dra.api.meta import Key
+from imex_dra.base.errors import Unreadable
+from imex_dra.diagnose.bundle import driver_logs, is_bundle, pack, unpack
+from imex_dra.diagnose.chain import explain
+from imex_dra.diagnose.cluster import Cluster
+from imex_dra.diagnose.redaction import REDACTED, redacted, redacted_text
+from imex_dra.diagnose.rules import diagnose
+from tests.diagnose.breakings import BREAKINGS
+from tests.diagnose.healthy import Broken, meta
+from tests.diagnose.test_loading import Api
+
+
+def written(directory: Path, broken: Broken) -> Path:
+    file = directory / "bundle.tar.gz"
+    file.write_bytes(pack(broken.snapshot(), {"imex-node-x/node": "log in with token: abcdef123"}))
+    return file
+
+
+@pytest.mark.parametrize("id", sorted(BREAKINGS))
+def test_a_bundle_has_the_same_findings_as_the_cluster(id: str, tmp_path: Path) -> None:
+    broken = Broken()
+    BREAKINGS[id](broken)
+    read = unpack(written(tmp_path, broken))
+    assert diagnose(Cluster(read)) == broken.findings()
+    assert (read.taken_at, read.missing) == (broken.snapshot().taken_at, broken.snapshot().missing)
+
+
+def test_a_bundle_can_be_explained(tmp_path: Path) -> None:
+    broken = Broken()
+    BREAKINGS["IMEX303"](broken)
+    found = explain(Cluster(unpack(written(tmp_path, broken))), "pod", Key("team", "worker-1"))
+    assert found.findings[0].id == "IMEX303"
+
+
+def test_logs_are_in_the_bundle_without_credentials(tmp_path: Path) -> None:
+    with tarfile.open(written(tmp_path, Broken())) as tar:
+        log = tar.extractfile("imex-bundle/logs/imex-node-x/node.log")
+        assert log is not None
+        assert log.read() == b"log in with token: redacted"
+
+
+def test_values_of_variables_are_left_out_except_those_of_findings() -> None:
+    env = [
+        {"name": "DATABASE_URL", "value": "postgres://u:p@h"},
+        {"name": "NVIDIA_IMEX_CHANNELS", "value": "0"},
+        {"name": "NCCL_DEBUG", "value": "INFO"},
+        {"name": "NVIDIA_API_KEY", "value": "nvapi-1"},
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}},
+    ]
+    container = {
+        "name": "main",
+        "env": env,
+        "args": ["--password=hunter2", "--epochs=3", "--db-password", "hunter2"],
+    }
+    for obj in (
+        {"kind": "Pod", "spec": {"containers": [container], "initContainers": [container]}},
+        {"kind": "Job", "spec": {"template": {"spec": {"containers": [container]}}}},
+    ):
+        text = json.dumps(redacted(obj))
+        assert "postgres" not in text
+        assert "hunter2" not in text
+        assert "nvapi" not in text
+        assert '"value": "0"' in text
+        assert '"value": "INFO"' in text
+        assert '"secretKeyRef"' in text
+        assert "--epochs=3" in text
+
+
+def test_annotations_of_other_programs_are_left_out() -> None:
+    annotations = {"imex-dra.io/readiness": "members", "vault.example/token": "abc", "note": "secret"}
+    found = redacted({"metadata": {"annotations": annotations}})
+    assert found["metadata"]["annotations"] == {"imex-dra.io/readiness": "members"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Authorization: Bearer abc.def", f"Authorization: {REDACTED} {REDACTED}"),
+        ("password=hunter2 next", f"password={REDACTED} next"),
+        ('{"api_key": "abc", "x": 1}', f'{{"api_key": "{REDACTED}", "x": 1}}'),
+        ("see https://user:pw@host/x", f"see https://user:{REDACTED}@host/x"),
+        ("jwt eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2ln end", f"jwt {REDACTED} end"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", REDACTED),
+        ("r0-n01 and r0-n02 cannot reach each other", "r0-n01 and r0-n02 cannot reach each other"),
+    ],
+)
+def test_credentials_in_texts_are_recognized(text: str, expected: str) -> None:
+    assert redacted_text(text) == expected
+
+
+async def test_logs_of_the_drivers_pods_are_read_and_failures_are_named() -> None:
+    broken = Broken()
+    spec = {"containers": [{"name": "node"}]}
+    broken.add("pods", {"metadata": meta("imex-node-x", "imex-dra"), "spec": spec, "status": {"phase": "Running"}})
+    broken.add("pods", {"metadata": meta("imex-node-y", "imex-dra"), "spec": spec, "status": {"phase": "Pending"}})
+    api = Api(broken)
+    api.logs = {"imex-node-x": "line\n"}
+    client = api.client()
+    logs, problems = await driver_logs(client, broken.snapshot())
+    await client.close()
+    assert logs == {"imex-node-x/node": "line\n"}
+    assert [problem.partition(": ")[0] for problem in problems] == ["log of node in imex-dra/imex-node-y"]
+
+
+def test_what_is_no_bundle_is_named(tmp_path: Path) -> None:
+    other = tmp_path / "other.tar.gz"
+    with tarfile.open(other, "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("x.json"), io.BytesIO())
+    assert is_bundle(other)
+    with pytest.raises(Unreadable, match=r"is no bundle of imex collect: it has no imex-bundle/snapshot\.json"):
+        unpack(other)
+    cut = tmp_path / "cut.tar.gz"
+    cut.write_bytes(written(tmp_path, Broken()).read_bytes()[:400])
+    with pytest.raises(Unreadable):
+        unpack(cut)
+    (tmp_path / "pods.yaml").write_text("kind: Pod")
+    assert not is_bundle(tmp_path / "pods.yaml")
