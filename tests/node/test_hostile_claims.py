@@ -26,6 +26,7 @@ pytestmark = pytest.mark.kube
 @pytest.fixture
 async def http(control_plane: ControlPlane) -> AsyncIterator[httpx2.AsyncClient]:
     async with connect("test", control_plane.kubeconfig()) as connected:
+        connected.timeout = httpx2.Timeout(60)  # the API server takes long for the deepest ones on a busy machine
         yield connected
 
 
