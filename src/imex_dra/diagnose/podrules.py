@@ -56,7 +56,7 @@ def unschedulable(cluster: Cluster) -> Iterator[Problem]:
 
 def _without_claim(cluster: Cluster, pod: ClusterPod) -> bool:
     """Another rule says why there is no claim; the scheduler only repeats that there is none."""
-    return cluster.has(RESOURCE_CLAIMS.plural) and any(
+    return cluster.has(RESOURCE_CLAIMS.plural, namespace=pod.namespace) and any(
         cluster.claim_of(pod, claim) is None for claim in cluster.channel_claims(pod)
     )
 
@@ -193,7 +193,7 @@ def domain_gone(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _domain_gone(cluster: Cluster, claim: ResourceClaim) -> str:
-    known = cluster.has("computedomains")
+    known = cluster.has("computedomains", namespace=claim.metadata.namespace)
     return next((uid for uid in domain_uids(claim) if known and uid not in cluster.domains_by_uid), "")
 
 
