@@ -72,7 +72,7 @@ def _too_large(cluster: Cluster, pod: ClusterPod) -> bool:
     "A job needs more nodes than any partition has free",
     why="""The pods of the job must be in one NVLink partition, because of their affinity, and on different
     nodes, because of their GPUs or anti-affinity. No partition has so many free nodes, so that some pods wait,
-    perhaps for ever, while the others keep their nodes.""",
+    perhaps without end, while the others keep their nodes.""",
     finds="""MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run
     there), r1 has 2""",
 )
