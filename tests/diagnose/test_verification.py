@@ -6,6 +6,7 @@ import pytest
 
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.rules import RULES
+from imex_dra.diagnose.snapshot import Missing
 from imex_dra.diagnose.verification import CHECKS, Check, Verdict, preflight, scope_of, verify
 from tests.diagnose.breakings import BREAKINGS
 from tests.diagnose.healthy import Broken, meta
@@ -62,6 +63,20 @@ def test_a_check_whose_objects_cannot_be_read_is_unknown() -> None:
     broken = Broken()
     broken.hide("nvlinknodes")
     assert set(verdicts(broken).values()) == {Verdict.UNKNOWN}
+
+
+def test_the_objects_of_a_namespace_are_enough_for_its_reader() -> None:
+    broken = Broken()
+    BREAKINGS["IMEX101"](broken)
+    for plural in ("pods", "resourceclaims", "resourceclaimtemplates", "computedomains"):
+        broken.missing.append(Missing(plural, "only of namespace team", namespace="team"))
+    cluster = broken.cluster()
+    results = verify(cluster, scope_of(cluster, "team"), "team").checks
+    verdicts = {check.title: check.verdict for check in results}
+    assert verdicts["resourceClaimTemplateName of every pod is a template of its namespace"] is Verdict.FAILED
+    assert verdicts["ComputeDomains are Ready"] is Verdict.PASSED
+    elsewhere = verify(cluster, scope_of(cluster, "other"), "other").checks
+    assert {check.title: check.verdict for check in elsewhere}["ComputeDomains are Ready"] is Verdict.UNKNOWN
 
 
 @pytest.mark.parametrize("subject", ["pod/x", "computedomain/x", "node/x", "job/train"])

@@ -84,7 +84,7 @@ def command(
         _check(cluster, selection)
         found = overview(cluster, selection)
         if output == "text":
-            print_lines(_screen(cluster, selection, found, width(), _HEIGHT))
+            print_lines(screen(cluster, selection, found, width(), _HEIGHT))
         else:
             print_plain(found.plain(), output)
         return FINDINGS if report.fails(found.findings) else 0
@@ -108,7 +108,7 @@ def _check(cluster: Cluster, selection: Selection) -> None:
         raise Rejected(f"there is no ComputeDomain {selection.domain}")
 
 
-def _screen(cluster: Cluster, selection: Selection, found: Overview, columns: int, height: int) -> Lines:
+def screen(cluster: Cluster, selection: Selection, found: Overview, columns: int, height: int) -> Lines:
     drawn = model(cluster, selection)
     picture = draw(drawn, _TITLE, width=columns, height=height) if drawn.racks else ()
     domains = () if drawn.racks else report.domain_lines(found)

@@ -75,7 +75,7 @@ def command(
     def run() -> int:
         own = "" if all_namespaces else reader.namespace(namespace)
         cluster = reader.cluster(own)
-        found = verify(cluster, scope_of(cluster, own, kind, name))
+        found = verify(cluster, scope_of(cluster, own, kind, name), own)
         if output == "text":
             print_lines(report.verification_lines(found, width()))
         else:

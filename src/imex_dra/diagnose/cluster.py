@@ -45,8 +45,8 @@ class Cluster:
     memo: dict[str, Any] = field(default_factory=dict)
     """What rules have found."""
 
-    def has(self, *plurals: str) -> bool:
-        return all(map(self.snapshot.has, plurals))
+    def has(self, *plurals: str, namespace: str = "") -> bool:
+        return all(self.snapshot.has(plural, namespace) for plural in plurals)
 
     # Objects
 

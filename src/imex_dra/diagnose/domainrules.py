@@ -59,7 +59,9 @@ def template_unusable(cluster: Cluster) -> Iterator[Problem]:
     for domain in cluster.domains.values():
         key = Key(domain.metadata.namespace, domain.template_name)
         written = condition_of(domain.status.conditions, TEMPLATE_READY)
-        gone = cluster.has(RESOURCE_CLAIM_TEMPLATES.plural) and key not in cluster.templates
+        gone = (
+            cluster.has(RESOURCE_CLAIM_TEMPLATES.plural, namespace=key.namespace) and key not in cluster.templates
+        )
         if gone and not (written and written.status == "False") and not domain.metadata.deletion_timestamp:
             message = f"ResourceClaimTemplate {key.name} of ComputeDomain {name_of(domain)} does not exist"
             yield about(domain, "ComputeDomain", message, CHECK_CONTROLLER)

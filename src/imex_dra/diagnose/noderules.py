@@ -157,8 +157,8 @@ def fabric_pending(cluster: Cluster) -> Iterator[Problem]:
     Link.PARTITION,
     "A node is not a member of its partition",
     why="""The controller has not admitted the node to the IMEX domain of its NVLink partition, or has
-    suspended it because nobody could reach it. Its IMEX daemon is then not connected to the others, and it gets
-    no channels.""",
+    suspended it because no other member could reach it. Its IMEX daemon is then not connected to the others, and
+    it gets no channels.""",
     finds="r0-n01 is not a member of NVLink partition aaaa.1",
 )
 def not_a_member(cluster: Cluster) -> Iterator[Problem]:

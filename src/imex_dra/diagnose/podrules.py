@@ -56,7 +56,7 @@ def unschedulable(cluster: Cluster) -> Iterator[Problem]:
 
 def _without_claim(cluster: Cluster, pod: ClusterPod) -> bool:
     """Another rule says why there is no claim; the scheduler only repeats that there is none."""
-    return cluster.has(RESOURCE_CLAIMS.plural) and any(
+    return cluster.has(RESOURCE_CLAIMS.plural, namespace=pod.namespace) and any(
         cluster.claim_of(pod, claim) is None for claim in cluster.channel_claims(pod)
     )
 
@@ -72,7 +72,7 @@ def _too_large(cluster: Cluster, pod: ClusterPod) -> bool:
     "A job needs more nodes than any partition has free",
     why="""The pods of the job must be in one NVLink partition, because of their affinity, and on different
     nodes, because of their GPUs or anti-affinity. No partition has so many free nodes, so that some pods wait,
-    perhaps for ever, while the others keep their nodes.""",
+    perhaps without end, while the others keep their nodes.""",
     finds="""MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run
     there), r1 has 2""",
 )
@@ -193,7 +193,7 @@ def domain_gone(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _domain_gone(cluster: Cluster, claim: ResourceClaim) -> str:
-    known = cluster.has("computedomains")
+    known = cluster.has("computedomains", namespace=claim.metadata.namespace)
     return next((uid for uid in domain_uids(claim) if known and uid not in cluster.domains_by_uid), "")
 
 

@@ -88,9 +88,10 @@ class Snapshot:
     version: str = ""
     """Of the API server, such as v1.36.4; empty if it is not known."""
 
-    def has(self, plural: str) -> bool:
-        """Whether all objects of the kind were read."""
-        return plural in self.objects and all(one.plural != plural for one in self.missing)
+    def has(self, plural: str, namespace: str = "") -> bool:
+        """Whether all objects of the kind were read, or all of the namespace."""
+        missing = [one for one in self.missing if one.plural == plural and not (namespace == one.namespace != "")]
+        return plural in self.objects and not missing
 
     @property
     def sentences(self) -> tuple[str, ...]:

@@ -24,10 +24,9 @@ _CREATION_FAILED = "FailedResourceClaimCreation"
 
 def _without_template(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim]]:
     """Claims that Kubernetes cannot create, and that are probably meant for a channel."""
-    if not cluster.has(RESOURCE_CLAIM_TEMPLATES.plural, "computedomains"):
-        return
     for pod in cluster.pods:
-        for claim in pod.claims if not pod.ended else ():
+        complete = cluster.has(RESOURCE_CLAIM_TEMPLATES.plural, "computedomains", namespace=pod.namespace)
+        for claim in pod.claims if complete and not pod.ended else ():
             name = claim.template.text
             known = Key(pod.namespace, name) in cluster.templates or cluster.domain_of_template(
                 pod.namespace, name

@@ -139,9 +139,10 @@ class Verification(Struct, frozen=True):
         return found
 
 
-def verify(cluster: Cluster, scope: Scope) -> Verification:
+def verify(cluster: Cluster, scope: Scope, namespace: str = "") -> Verification:
+    """With a namespace, its objects are enough."""
     findings = diagnose(cluster, scope)
-    results = tuple(_result(cluster, scope, check, findings) for check in CHECKS)
+    results = tuple(_result(cluster, scope, check, findings, namespace) for check in CHECKS)
     return Verification(results, tuple(findings), cluster.snapshot.sentences)
 
 
@@ -155,14 +156,16 @@ def preflight(cluster: Cluster) -> Verification:
     return Verification(results, tuple(findings), cluster.snapshot.sentences)
 
 
-def _result(cluster: Cluster, scope: Scope, check: Check, findings: Sequence[Finding]) -> CheckResult:
+def _result(
+    cluster: Cluster, scope: Scope, check: Check, findings: Sequence[Finding], namespace: str = ""
+) -> CheckResult:
     found = {finding.severity for finding in findings if finding.id in check.rules}
     if Severity.ERROR in found:
         verdict = Verdict.FAILED
     elif Severity.WARNING in found:
         verdict = Verdict.WARNING
     else:
-        verdict = Verdict.PASSED if cluster.has(*check.needs) else Verdict.UNKNOWN
+        verdict = Verdict.PASSED if cluster.has(*check.needs, namespace=namespace) else Verdict.UNKNOWN
     return CheckResult(check.title, verdict, check.how_many(cluster, scope))
 
 
