@@ -59,8 +59,7 @@ def call(directory: Path, program: str) -> subprocess.CompletedProcess[str]:
 def test_a_missing_program_is_named_with_its_driver_root(directory: Path) -> None:
     done = run(directory, "nvidia-imex")
     assert (done.returncode, done.stderr) == (127, "there is no nvidia-imex in the driver root /\n")
-    # The mount ended with the process, and the host got only an empty file to mount on.
-    assert (directory / "host/etc/hosts").read_text() == ""
+    assert list((directory / "host/etc").iterdir()) == []
 
 
 def test_before_imex_node_has_found_the_driver_nothing_is_run(directory: Path) -> None:

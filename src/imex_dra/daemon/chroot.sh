@@ -31,6 +31,17 @@ fail() { # CODE SENTENCE
 read -r driver <"$directory/driver-root"
 root=$host${driver%/}
 
+# First of all: without a driver, nothing is created on the host.
+path=''
+for bin in /usr/bin /usr/local/bin /opt/nvidia/imex/bin /usr/local/nvidia/imex/bin; do
+    # A link may lead to a file that exists in the driver root only.
+    if [ -e "$root$bin/$program" ] || [ -L "$root$bin/$program" ]; then
+        path=$bin/$program
+        break
+    fi
+done
+[ -n "$path" ] || fail 127 "there is no $program in the driver root $driver"
+
 if [ "$driver" != / ]; then
     # The driver's own container has its own /dev, without the nodes that `imex node` creates.
     for name in dev proc sys; do
@@ -54,10 +65,4 @@ fi
 
 # Libraries of the container are not those of the driver.
 unset LD_LIBRARY_PATH LD_PRELOAD
-for path in /usr/bin /usr/local/bin /opt/nvidia/imex/bin /usr/local/nvidia/imex/bin; do
-    # A link may lead to a file that exists in the driver root only.
-    if [ -e "$root$path/$program" ] || [ -L "$root$path/$program" ]; then
-        exec chroot "${root:-/}" "$path/$program" "$@"
-    fi
-done
-fail 127 "there is no $program in the driver root $driver"
+exec chroot "${root:-/}" "$path" "$@"

@@ -26,7 +26,7 @@
 #
 # DIRECTORY must not survive a reboot: nvidia-imex may start only after `imex node` has read the partition again. One
 # loop takes commands, and also ends of processes and timers, from the FIFO, so nothing interrupts anything else.
-# Needs a POSIX shell, cat, cksum, mkdir, mkfifo, mv, readlink, sleep and tail, and works as PID 1.
+# Needs a POSIX shell, cat, mkdir, mkfifo, mv, readlink, sha256sum, sleep and tail, and works as PID 1.
 set -u
 
 STOP_TIMEOUT=${STOP_TIMEOUT:-30}
@@ -82,7 +82,7 @@ read_hosts() {
 read_certificate() {
     # The key changes together with it, and its checksum need not be known.
     if [ -s "$TLS_DIRECTORY/tls.crt" ]; then
-        certificate=$(cat "$TLS_DIRECTORY/tls.crt" "$TLS_DIRECTORY/ca.crt" 2>/dev/null 3<&- | cksum 3<&-)
+        certificate=$(cat "$TLS_DIRECTORY/tls.crt" "$TLS_DIRECTORY/ca.crt" 2>/dev/null 3<&- | sha256sum 3<&-)
         certificate=${certificate%% *}
     else
         certificate=''
