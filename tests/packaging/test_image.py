@@ -1,4 +1,4 @@
-"""The images that buildah builds from the Containerfile. tests/chart runs containers from them on real nodes."""
+"""The images that buildah builds from the Containerfile."""
 
 import json
 

@@ -38,6 +38,7 @@ def test_kubebuilder_assets_precede_the_cache_and_the_cache_precedes_the_path(
         ("etcd", f"kubernetes/{binaries.KUBERNETES}"),
         ("ctr", f"containerd/{binaries.CONTAINERD}"),
         ("mpi-operator", f"mpi-operator/{binaries.MPI_OPERATOR}"),
+        ("helm", f"helm/{binaries.HELM}"),
     ],
 )
 def test_each_version_has_its_own_cache_directory(name: str, directory: str) -> None:

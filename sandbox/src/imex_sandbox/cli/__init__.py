@@ -10,6 +10,11 @@ COMMANDS = (
     Command("down", "imex_sandbox.cli.down:command", "Stop simulated racks that imex up started."),
     Command("fault", "imex_sandbox.cli.fault:command", "Inject a fault into running simulated racks, or undo it."),
     Command(
+        "simulate-node",
+        "imex_sandbox.cli.simulatenode:command",
+        "Make the directory of a simulated node, for a cluster without GPUs.",
+    ),
+    Command(
         "bandwidth",
         "imex_sandbox.cli.softimex:bandwidth",
         "Copy through imported memory between all ranks of a job on simulated nodes.",

@@ -22,12 +22,13 @@ CONTAINERD = "v2.2.9"
 RUNC = "v1.3.6"
 """The one that this containerd is tested with."""
 MPI_OPERATOR = "v0.7.0"
+HELM = "v4.3.1"
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 SIMULATED_CLUSTER = (*CONTROL_PLANE, "mpi-operator")
 """What `imex up` and `imex demo` run, and build if it is missing."""
 RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr")
-BUILT = (*SIMULATED_CLUSTER, "kubelet", *RUNTIME)
+BUILT = (*SIMULATED_CLUSTER, "kubelet", *RUNTIME, "helm")
 TOOLS = ("kubectl", "openssl", "setpriv", "unshare")
 
 _INSTALL = {
@@ -37,7 +38,9 @@ _INSTALL = {
     "unshare": "install the package util-linux",
     "ip": "install the package iproute2",
     **dict.fromkeys(SIMULATED_CLUSTER, "run `imex up`, which builds it"),
-    **dict.fromkeys(("kubelet", *RUNTIME), "run `python -m imex_sandbox.kubernetes.build`, which builds it"),
+    **dict.fromkeys(
+        ("kubelet", *RUNTIME, "helm"), "run `python -m imex_sandbox.kubernetes.build`, which builds it"
+    ),
 }
 
 
@@ -53,6 +56,8 @@ def cache_directory(name: str) -> Path:
         return cache_root() / "containerd" / CONTAINERD
     if name == "runc":
         return cache_root() / name / RUNC
+    if name == "helm":
+        return cache_root() / name / HELM
     return cache_root() / "kubernetes" / KUBERNETES
 
 

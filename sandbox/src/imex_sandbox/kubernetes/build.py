@@ -65,6 +65,11 @@ TARGETS = {
         "imex-dra.io/sandbox/mpi-operator",
         extra_files=(("github.com/kubeflow/mpi-operator", "deploy/v2beta1/mpi-operator.yaml"),),
     ),
+    "helm": Target(
+        "helm",
+        "helm.sh/helm/v4/cmd/helm",
+        (f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={binaries.HELM}",),
+    ),
 }
 
 RUNC = Target(

@@ -1,0 +1,137 @@
+{{- define "imex-dra.labels" -}}
+app.kubernetes.io/name: imex-dra
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.extraLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- /* Of a program's pods: a list of the root context and the name of the program. */}}
+{{- define "imex-dra.selector" -}}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- /* Without the version: a new chart alone is no reason to restart a pod. */}}
+{{- define "imex-dra.podMetadata" -}}
+labels:
+  app.kubernetes.io/name: imex-dra
+  {{- include "imex-dra.selector" . | nindent 2 }}
+  {{- with (index . 0).Values.extraLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with (index . 0).Values.extraPodAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "imex-dra.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "imex-dra.pull" -}}
+image: {{ include "imex-dra.image" . }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end }}
+
+{{- define "imex-dra.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "imex-dra.simulated" -}}
+{{- if eq .Values.hardware.type "simulated" }}true{{ end }}
+{{- end }}
+
+{{- /* Shared by `imex node` and the supervisor of nvidia-imex; it must not survive a reboot. */}}
+{{- define "imex-dra.imexDirectory" -}}
+{{- if include "imex-dra.simulated" . -}}
+{{ .Values.hardware.simulated.directory }}/run/imex
+{{- else -}}
+/run/imex-dra/imex
+{{- end }}
+{{- end }}
+
+{{- /* Where the pods see the files of the GPU driver: the host is mounted at /host. */}}
+{{- define "imex-dra.driverRoot" -}}
+/host{{ trimSuffix "/" .Values.hardware.driverRoot }}
+{{- end }}
+
+{{- /* The directory has the same path in the container and for programs that run with the files of the GPU driver. */}}
+{{- define "imex-dra.driverMounts" -}}
+- {name: host, mountPath: /host, mountPropagation: HostToContainer}
+- {name: imex, mountPath: {{ include "imex-dra.imexDirectory" . }}}
+{{- if ne (include "imex-dra.driverRoot" .) "/host" }}
+- {name: imex, mountPath: {{ include "imex-dra.driverRoot" . }}{{ include "imex-dra.imexDirectory" . }}}
+{{- end }}
+{{- end }}
+
+{{- define "imex-dra.nodePlacement" -}}
+{{- with .Values.node.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if kindIs "map" .Values.node.affinity }}
+{{- with .Values.node.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- else if not (include "imex-dra.simulated" .) }}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+      - matchExpressions:
+        - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
+{{- end }}
+tolerations:
+  {{- toYaml .Values.node.tolerations | nindent 2 }}
+priorityClassName: {{ if .Values.priorityClasses.create }}imex-dra-node{{ else }}system-node-critical{{ end }}
+{{- end }}
+
+{{- define "imex-dra.nodeEnvironment" -}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: HOST_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+{{- if include "imex-dra.simulated" . }}
+- name: IMEX_NODE_ROOT
+  value: {{ .Values.hardware.simulated.directory }}
+- name: IMEX_FABRIC_DIR
+  value: {{ .Values.hardware.simulated.fabricDirectory }}
+{{- end }}
+{{- end }}
+
+{{- /* Makes the directory of the simulated node. Both pods do it: either may start first, and a reboot may empty it. */}}
+{{- define "imex-dra.simulatedNode" -}}
+{{- if include "imex-dra.simulated" . }}
+initContainers:
+- name: simulated-node
+  {{- include "imex-dra.pull" . | nindent 2 }}
+  args:
+  - simulate-node
+  - --directory={{ .Values.hardware.simulated.directory }}
+  - --profile={{ .Values.hardware.simulated.profile }}
+  - --partition={{ .Values.hardware.simulated.partition }}
+  - --address=$(HOST_IP)
+  env:
+    {{- include "imex-dra.nodeEnvironment" . | nindent 4 }}
+  securityContext: {runAsUser: 0, runAsGroup: 0}
+  volumeMounts:
+  - {name: node, mountPath: {{ .Values.hardware.simulated.directory }}}
+{{- end }}
+{{- end }}

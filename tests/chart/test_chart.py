@@ -1,0 +1,202 @@
+"""What the chart makes of values: valid objects, flags that the programs know, and refusals with a path."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from imex_dra.api import rbac
+from imex_dra.cli.commands import find_command
+from imex_dra.daemon.supervisor import SCRIPT
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.kubectl import to_yaml
+from tests.chart.helm import CHART, HelmFailed, helm, require, template
+from tests.paths import ROOT
+
+VALUES = {path.stem: str(path) for path in sorted((CHART / "values").glob("*.yaml"))}
+EVERYTHING = {
+    "image.digest": f"sha256:{'0' * 64}",
+    "imagePullSecrets": ["registry"],
+    "extraLabels": {"team": "platform"},
+    "extraPodAnnotations": {"example.com/scrape": "no"},
+    "log.level": "debug",
+    "log.format": "text",
+    "priorityClasses.create": True,
+    "openshift.enabled": True,
+    "controller.nodeSelector": {"role": "control"},
+    "controller.affinity": {"nodeAffinity": {}},
+    "controller.extraArgs": ["--suspend-after=5"],
+    "controller.daemonCertificates": False,
+    "node.nodeSelector": {"role": "gpu"},
+    "node.affinity": {"nodeAffinity": {}},
+    "node.extraArgs": ["--publish-after=3"],
+    "daemon.command": ["nvidia-imex", "--verbose"],
+    "test.image": "registry.example/test:1",
+}
+NOTHING = {
+    "crds.install": False,
+    "deviceClasses.install": False,
+    "networkPolicies.create": False,
+    "controller.replicas": 1,
+    "controller.podDisruptionBudget.create": False,
+    "controller.tolerations": [],
+    "controller.resources": {},
+    "node.tolerations": [],
+    "node.resources": {},
+    "daemon.resources": {},
+}
+MATRIX: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "defaults": ([], {}),
+    **{name: ([f"--values={path}"], {}) for name, path in VALUES.items()},
+    "everything": ([], EVERYTHING),
+    "everything simulated": ([f"--values={VALUES['simulated']}"], EVERYTHING),
+    "nothing": ([], NOTHING),
+}
+
+
+@pytest.fixture(autouse=True)
+def _helm() -> None:
+    require()
+
+
+@pytest.fixture(params=MATRIX)
+def objects(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    options, values = MATRIX[request.param]
+    return template(*options, values=values)
+
+
+def find(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"] == name]
+    return found
+
+
+def pod_of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    spec: dict[str, Any] = find(objects, kind, name)["spec"]["template"]["spec"]
+    return spec
+
+
+def containers(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for found in objects:
+        spec = found["spec"]["template"]["spec"] if found["kind"] in ("DaemonSet", "Deployment") else {}
+        yield from (*spec.get("initContainers", []), *spec.get("containers", []))
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_helm_lint_finds_nothing(name: str) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART), f"--values={VALUES[name]}")
+
+
+@pytest.mark.kube
+def test_the_api_server_accepts_all_objects(control_plane: ControlPlane, objects: list[dict[str, Any]]) -> None:
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "default", "namespace": "imex-dra"},
+    }
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "imex-dra"}}
+    control_plane.kubectl.apply(namespace, account)
+    options = ("--dry-run=server", "--server-side", "--force-conflicts", "--validate=strict")
+    printed = control_plane.kubectl("apply", *options, "-f", "-", stdin=to_yaml(*objects))
+    assert len(printed.splitlines()) == len(objects)
+
+
+def test_the_programs_know_all_their_flags(objects: list[dict[str, Any]]) -> None:
+    checked = []
+    for container in containers(objects):
+        if "command" in container:
+            continue
+        name, *flags = container["args"]
+        # Its variables are set in the pod; the directories exist there.
+        flags = [flag.replace("$(HOST_IP)", "192.0.2.1").replace("$(NODE_NAME)", "a0") for flag in flags]
+        program = find_command(name)
+        assert program is not None
+        program.load().make_context(name, flags)
+        checked.append(name)
+    assert set(checked) >= {"controller", "node"}
+
+
+def test_permissions_are_those_of_the_table(objects: list[dict[str, Any]]) -> None:
+    def rules(documents: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
+        roles = [d for d in documents if d["kind"] in ("Role", "ClusterRole")]
+        return {(d["kind"], d["metadata"]["name"]): d["rules"] for d in roles}
+
+    assert rules(objects) == rules(rbac.manifests())
+
+
+def test_the_release_can_be_in_any_namespace() -> None:
+    text = yaml.safe_dump_all(template(namespace="elsewhere"))
+    namespaces = set(re.findall(r"^\s*-? ?namespace: (\S+)$", text, re.MULTILINE))
+    assert namespaces == {"elsewhere"}
+    assert "--namespace=elsewhere" in text
+
+
+def test_crds_stay_when_the_release_is_uninstalled(objects: list[dict[str, Any]]) -> None:
+    for found in objects:
+        policy = found["metadata"].get("annotations", {}).get("helm.sh/resource-policy")
+        assert policy == ("keep" if found["kind"] == "CustomResourceDefinition" else None)
+
+
+def test_an_upgrade_restarts_imex_node_without_a_gap_and_nvidia_imex_not_at_all(
+    objects: list[dict[str, Any]],
+) -> None:
+    node = find(objects, "DaemonSet", "imex-node")["spec"]["updateStrategy"]
+    assert node == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert find(objects, "DaemonSet", "imex-daemon")["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[dict[str, Any]]) -> None:
+    assert pod_of(objects, "DaemonSet", "imex-daemon")["automountServiceAccountToken"] is False
+    controller = pod_of(objects, "Deployment", "imex-controller")
+    assert controller["securityContext"]["runAsNonRoot"] is True
+    assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_supervisor_is_in_the_image() -> None:
+    source = SCRIPT.relative_to(ROOT)
+    assert f"install -m 0755 {source} /opt/imex/bin/imex-supervisor" in (ROOT / "Containerfile").read_text()
+    daemon = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
+    assert daemon["containers"][0]["command"][0] == "imex-supervisor"
+
+
+def test_values_reach_every_pod() -> None:
+    objects = template(values=EVERYTHING)
+    for found in (find(objects, "Deployment", "imex-controller"), find(objects, "DaemonSet", "imex-node")):
+        pod = found["spec"]["template"]
+        assert pod["metadata"]["labels"]["team"] == found["metadata"]["labels"]["team"] == "platform"
+        assert pod["metadata"]["annotations"] == {"example.com/scrape": "no"}
+        assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+        assert pod["spec"]["containers"][0]["image"] == f"imex-dra@{EVERYTHING['image.digest']}"
+    assert pod_of(objects, "DaemonSet", "imex-node")["priorityClassName"] == "imex-dra-node"
+    assert find(objects, "RoleBinding", "imex-dra-privileged")["subjects"][0]["name"] == "imex-node"
+
+
+def test_pods_run_on_nodes_with_gpus_unless_the_hardware_is_simulated() -> None:
+    terms = pod_of(template(), "DaemonSet", "imex-node")["affinity"]["nodeAffinity"]
+    (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["key"] == "nvidia.com/gpu.present"
+    for name in ("simulated", "host-driver"):
+        assert "affinity" not in pod_of(template(f"--values={VALUES[name]}"), "DaemonSet", "imex-daemon")
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        ("controller.replicas=0", "/controller/replicas"),
+        ("controller.replicas=two", "/controller/replicas"),
+        ("controller.replica=2", "/controller"),
+        ("hardware.type=real", "/hardware/type"),
+        ("hardware.driverRoot=run/nvidia/driver", "/hardware/driverRoot"),
+        ("hardware.simulated.partition=1", "/hardware/simulated/partition"),
+        ("node.maxClaims=129", "/node/maxClaims"),
+        ("node.prepareDeadline=45", "/node/prepareDeadline"),
+        ("log.level=verbose", "/log/level"),
+        ("image.digest=sha256:1", "/image/digest"),
+        ("imagePullSecrets[0]=", "/imagePullSecrets/0"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_path(value: str, path: str) -> None:
+    with pytest.raises(HelmFailed) as refused:
+        helm("template", "r", str(CHART), f"--set={value}")
+    assert f"at '{path}'" in str(refused.value)
