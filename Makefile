@@ -51,8 +51,11 @@ format: env ## format the code and fix what can be fixed
 generate: env ## rewrite the CRDs and gRPC stubs from their sources
 	@python -m tools.generate
 
+# More than cores: tests wait for timers and for other processes.
+WORKERS ?= 3
+
 test: lint ## lints and all tests that need no kubelet; uses real Kubernetes where it is built
-	@pytest -n 2 -m "not node and not slow" $(ARGS)
+	@pytest -n $(WORKERS) -m "not node and not slow" $(ARGS)
 
 WALKS ?= 500
 
@@ -76,7 +79,7 @@ image: env ## as root: build the images of the Containerfile with buildah, witho
 	@python -m tools.image
 
 test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
-	@pytest -n 2 -m "kube or node or slow" $(ARGS)
+	@pytest -n $(WORKERS) -m "kube or node or slow" $(ARGS)
 
 bench: kube ## run the benchmarks, each with its yardstick; writes docs/benchmarks.md
 	@python -m bench $(or $(ARGS),cache reconcile scale softimex watch)
