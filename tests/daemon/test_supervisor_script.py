@@ -331,7 +331,8 @@ def test_of_much_output_the_log_has_the_beginning_and_the_file_the_end(container
     assert (container.directory / "output").stat().st_size <= 2000
     assert "\n200\n4800 lines of nvidia-imex were not logged: at most 200 in 60 s\n" in supervisor.log.read_text()
     supervisor.until(lambda found: found.restarts >= 3)
-    assert len(list(container.directory.glob("output*"))) <= 2
+    # The output of a process may still be read when the next one starts, but does not stay.
+    until(lambda: len(list(container.directory.glob("output*"))) <= 2)
 
 
 def test_anything_else_in_the_fifo_is_ignored(container: Container) -> None:
