@@ -166,6 +166,8 @@ def test_a_reader_without_rights_is_told(rack: Rack) -> None:
         done = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, timeout=120, check=False)
         return "; ".join(json.loads(done.stdout)["missing"]) if done.returncode == 0 else ""
 
-    rack.until(lambda: "you may list pods, resourceclaims, resourceclaimtemplates, events" in missing())
+    rack.until(
+        lambda: "you may list pods, resourceclaims, resourceclaimtemplates, computedomains, events" in missing()
+    )
     assert f"only in namespace {namespace.name}" in missing()
     assert "you may not list nvlinkpartitions, nvlinknodes, nodes" in missing()
