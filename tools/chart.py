@@ -36,7 +36,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "log.format": {"enum": ["json", "text"]},
     "priorityClasses.value": {"minimum": -2147483648, "maximum": 1000000000},
     "hardware.type": {"enum": ["nvml", "simulated"]},
-    "hardware.driverRoot": _ABSOLUTE,
+    "hardware.driverRoot": {"pattern": "^(/.*)?$"},
     "hardware.simulated.partition": {"pattern": "^[0-9a-f-]{36}\\.[0-9]+$"},
     # The path of the daemon's client socket below it has at most 107 bytes.
     "hardware.simulated.directory": {**_ABSOLUTE, "maxLength": 60},
@@ -103,7 +103,8 @@ def _device_classes() -> str:
 
 
 def _with_metadata(document: Mapping[str, Any], annotations: Mapping[str, str] | None = None) -> dict[str, Any]:
-    metadata = {**document["metadata"], "labels": "LABELS"}
+    # The own labels of a ClusterRole add it to the roles of users.
+    metadata = {**document["metadata"], "labels": {"COMMON": "LABELS", **document["metadata"].get("labels", {})}}
     if annotations:
         metadata["annotations"] = {**metadata.get("annotations", {}), **annotations}
     return {**document, "metadata": metadata}
@@ -111,7 +112,7 @@ def _with_metadata(document: Mapping[str, Any], annotations: Mapping[str, str] |
 
 def _template(documents: list[dict[str, Any]]) -> str:
     text = yaml.safe_dump_all(documents, sort_keys=False, width=120)
-    text = text.replace("labels: LABELS\n", f"labels:\n    {_LABELS}\n")
+    text = text.replace("COMMON: LABELS\n", f"{_LABELS}\n")
     return re.sub(rf"^( +namespace:) {NAMESPACE}$", r"\1 {{ .Release.Namespace }}", text, flags=re.MULTILINE)
 
 

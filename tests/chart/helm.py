@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,13 @@ def helm(*words: str, kubeconfig: Path | None = None, within: float = 60) -> str
 def template(
     *options: str, values: dict[str, Any] | None = None, namespace: str = "imex-dra"
 ) -> list[dict[str, Any]]:
-    """The objects that an installation of the release `r` makes, with those of its test. `values` are by path."""
+    """The objects that an installation of the release `r` makes, with those of its test. `values` are by path. Not
+    to be changed: other tests see the same objects."""
     given = [f"--set-json={path}={json.dumps(value)}" for path, value in (values or {}).items()]
-    words = ["template", "r", str(CHART), f"--namespace={namespace}", *options, *given]
-    return [document for document in yaml.safe_load_all(helm(*words)) if document]
+    return [*_rendered(f"--namespace={namespace}", *options, *given)]
+
+
+@cache
+def _rendered(*words: str) -> tuple[dict[str, Any], ...]:
+    text = helm("template", "r", str(CHART), *words)
+    return tuple(document for document in yaml.load_all(text, yaml.CSafeLoader) if document)

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from imex_dra.api import rbac
+from imex_dra.api.names import DAEMON_SECRET, IMEX_DIRECTORY
 from imex_dra.cli.commands import find_command
-from imex_dra.daemon.supervisor import SCRIPT
+from imex_dra.daemon.supervisor import CHROOT_SCRIPT, SCRIPT
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.kubectl import to_yaml
 from tests.chart.helm import CHART, HelmFailed, helm, require, template
@@ -32,6 +33,8 @@ EVERYTHING = {
     "node.nodeSelector": {"role": "gpu"},
     "node.affinity": {"nodeAffinity": {}},
     "node.extraArgs": ["--publish-after=3"],
+    "hardware.driverRoot": "/opt/driver",
+    "daemon.tls": False,
     "daemon.command": ["nvidia-imex", "--verbose"],
     "test.image": "registry.example/test:1",
 }
@@ -77,6 +80,10 @@ def pod_of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any
     return spec
 
 
+def mounts_of(pod: dict[str, Any]) -> dict[str, Any]:
+    return {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+
+
 def containers(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for found in objects:
         spec = found["spec"]["template"]["spec"] if found["kind"] in ("DaemonSet", "Deployment") else {}
@@ -120,7 +127,10 @@ def test_the_programs_know_all_their_flags(objects: list[dict[str, Any]]) -> Non
 def test_permissions_are_those_of_the_table(objects: list[dict[str, Any]]) -> None:
     def rules(documents: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
         roles = [d for d in documents if d["kind"] in ("Role", "ClusterRole")]
-        return {(d["kind"], d["metadata"]["name"]): d["rules"] for d in roles}
+        return {(d["kind"], d["metadata"]["name"]): (d["rules"], aggregated(d)) for d in roles}
+
+    def aggregated(role: dict[str, Any]) -> list[str]:
+        return sorted(label for label in role["metadata"].get("labels", {}) if "/aggregate-to-" in label)
 
     assert rules(objects) == rules(rbac.manifests())
 
@@ -153,11 +163,54 @@ def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[d
     assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_the_supervisor_is_in_the_image() -> None:
-    source = SCRIPT.relative_to(ROOT)
-    assert f"install -m 0755 {source} /opt/imex/bin/imex-supervisor" in (ROOT / "Containerfile").read_text()
-    daemon = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
-    assert daemon["containers"][0]["command"][0] == "imex-supervisor"
+def test_the_programs_of_the_daemon_pod_are_in_the_image() -> None:
+    containerfile = (ROOT / "Containerfile").read_text()
+    for script, name in ((SCRIPT, "imex-supervisor"), (CHROOT_SCRIPT, "imex-chroot")):
+        assert f"install -m 0755 {script.relative_to(ROOT)} /opt/imex/bin/{name}" in containerfile
+    simulated = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
+    directory = "/run/imex-dra/node/run/imex"
+    assert simulated["containers"][0]["command"] == ["imex-supervisor", directory, "--", "soft-nvidia-imex"]
+
+
+@pytest.mark.parametrize("name", ["defaults", "gpu-operator", "host-driver"])
+def test_nvidia_imex_runs_from_the_driver_root_with_the_certificate(name: str) -> None:
+    """As chroot.sh says, and tests/daemon/test_daemon_pod.py does it on a real kubelet."""
+    options, values = MATRIX[name]
+    objects = template(*options, values=values)
+    daemon, node = (pod_of(objects, "DaemonSet", name) for name in ("imex-daemon", "imex-node"))
+    supervised = ["imex-chroot", IMEX_DIRECTORY, "/host", "nvidia-imex"]
+    assert daemon["containers"][0]["command"] == ["imex-supervisor", IMEX_DIRECTORY, "--", *supervised]
+    for pod in (daemon, node):
+        mounts = mounts_of(pod)
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        # Writable: persist.dat, the capability's device node and mount points are created there.
+        assert mounts["/host"] == {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"}
+        assert volumes["host"]["hostPath"] == {"path": "/"}
+        assert volumes[mounts[IMEX_DIRECTORY]["name"]]["hostPath"]["path"] == IMEX_DIRECTORY
+        assert pod["hostNetwork"] is True
+        assert pod["containers"][0]["securityContext"]["privileged"] is True
+        # Only the daemon pod sees the key.
+        assert ("/etc/imex-dra/tls" in mounts) == (pod is daemon)
+    assert "subPath" not in mounts_of(daemon)["/etc/imex-dra/tls"]
+    assert {"name": "tls", "secret": {"secretName": DAEMON_SECRET, "optional": True}} in daemon["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("values", "flags"),
+    [
+        ({}, ["--hardware=nvml:/host", "--imex-tls"]),
+        (
+            {"hardware.driverRoot": "/opt/driver", "daemon.tls": False},
+            ["--hardware=nvml:/host", "--driver-root=/opt/driver", "--no-imex-tls"],
+        ),
+    ],
+)
+def test_imex_node_finds_the_driver_root_itself_unless_it_is_given(
+    values: dict[str, Any], flags: list[str]
+) -> None:
+    given = pod_of(template(values=values), "DaemonSet", "imex-node")["containers"][0]["args"]
+    related = ("--hardware", "--driver-root", "--imex-tls", "--no-imex-tls", "--imex-ctl")
+    assert [flag for flag in given if flag.startswith(related)] == flags
 
 
 def test_values_reach_every_pod() -> None:

@@ -66,18 +66,16 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Where the pods see the files of the GPU driver: the host is mounted at /host. */}}
-{{- define "imex-dra.driverRoot" -}}
-/host{{ trimSuffix "/" .Values.hardware.driverRoot }}
-{{- end }}
-
-{{- /* The directory has the same path in the container and for programs that run with the files of the GPU driver. */}}
+{{- /* For `imex-chroot`, in both pods: the root of the host, with what is mounted there later (the driver root of the GPU Operator), and
+the directory under the same path as on the host. persist.dat is in /run/nvidia-imex of the host, so it is not a volume of its own. */}}
 {{- define "imex-dra.driverMounts" -}}
 - {name: host, mountPath: /host, mountPropagation: HostToContainer}
 - {name: imex, mountPath: {{ include "imex-dra.imexDirectory" . }}}
-{{- if ne (include "imex-dra.driverRoot" .) "/host" }}
-- {name: imex, mountPath: {{ include "imex-dra.driverRoot" . }}{{ include "imex-dra.imexDirectory" . }}}
 {{- end }}
+
+{{- define "imex-dra.driverVolumes" -}}
+- {name: host, hostPath: {path: /}}
+- {name: imex, hostPath: {path: {{ include "imex-dra.imexDirectory" . }}, type: DirectoryOrCreate}}
 {{- end }}
 
 {{- define "imex-dra.nodePlacement" -}}
