@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from imex_dra.cli import imex
+from imex_dra.cli.commands import find_command
 from imex_sandbox.kubernetes import binaries
 from tests.paths import DEPLOY
 
@@ -19,6 +21,14 @@ CHART = DEPLOY / "helm/imex-dra"
 def require() -> None:
     if binaries.missing(["helm"]):
         pytest.skip("helm not found; run make kube to build it")
+
+
+def parsed(name: str, *flags: str) -> dict[str, Any]:
+    """What a program of `imex` makes of its flags; click.UsageError if it does not know one."""
+    program = find_command(name)
+    assert program is not None
+    # With the parent: click remembers the names of the help flag, which come from there, for later contexts.
+    return program.load().make_context(name, [*flags], parent=imex.make_context("imex", [name])).params
 
 
 class HelmFailed(AssertionError):

@@ -9,11 +9,10 @@ import yaml
 
 from imex_dra.api import rbac
 from imex_dra.api.names import DAEMON_SECRET, IMEX_DIRECTORY
-from imex_dra.cli.commands import find_command
 from imex_dra.daemon.supervisor import CHROOT_SCRIPT, SCRIPT
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.kubectl import to_yaml
-from tests.chart.helm import CHART, HelmFailed, helm, require, template
+from tests.chart.helm import CHART, HelmFailed, helm, parsed, require, template
 from tests.paths import ROOT
 
 VALUES = {path.stem: str(path) for path in sorted((CHART / "values").glob("*.yaml"))}
@@ -25,6 +24,18 @@ EVERYTHING = {
     "log.level": "debug",
     "log.format": "text",
     "priorityClasses.create": True,
+    "networkPolicies.metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+    "webhook.certificates": "provided",
+    "webhook.configurationAnnotations": {"cert-manager.io/inject-ca-from": "imex-dra/imex-webhook"},
+    "webhook.nodeSelector": {"role": "control"},
+    "webhook.affinity": {"nodeAffinity": {}},
+    "webhook.extraArgs": ["--address=:9443"],
+    "metrics.hostPort": 18081,
+    "metrics.podMonitors.create": True,
+    "metrics.podMonitors.labels": {"release": "prometheus"},
+    "metrics.prometheusRule.create": True,
+    "metrics.prometheusRule.labels": {"release": "prometheus"},
+    "metrics.dashboard.create": True,
     "openshift.enabled": True,
     "controller.nodeSelector": {"role": "control"},
     "controller.affinity": {"nodeAffinity": {}},
@@ -41,7 +52,11 @@ EVERYTHING = {
 NOTHING = {
     "crds.install": False,
     "deviceClasses.install": False,
+    "policies.install": False,
     "networkPolicies.create": False,
+    "webhook.enabled": False,
+    "metrics.enabled": False,
+    "metrics.podMonitors.create": True,
     "controller.replicas": 1,
     "controller.podDisruptionBudget.create": False,
     "controller.tolerations": [],
@@ -56,6 +71,10 @@ MATRIX: dict[str, tuple[list[str], dict[str, Any]]] = {
     "everything": ([], EVERYTHING),
     "everything simulated": ([f"--values={VALUES['simulated']}"], EVERYTHING),
     "nothing": ([], NOTHING),
+    "webhook without probes": (
+        [],
+        {"metrics.enabled": False, "webhook.placement": False, "webhook.tolerations": []},
+    ),
 }
 
 
@@ -84,6 +103,10 @@ def mounts_of(pod: dict[str, Any]) -> dict[str, Any]:
     return {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
 
 
+def has_webhook(objects: list[dict[str, Any]]) -> bool:
+    return any(o["kind"] == "Deployment" and o["metadata"]["name"] == "imex-webhook" for o in objects)
+
+
 def containers(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for found in objects:
         spec = found["spec"]["template"]["spec"] if found["kind"] in ("DaemonSet", "Deployment") else {}
@@ -105,8 +128,10 @@ def test_the_api_server_accepts_all_objects(control_plane: ControlPlane, objects
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "imex-dra"}}
     control_plane.kubectl.apply(namespace, account)
     options = ("--dry-run=server", "--server-side", "--force-conflicts", "--validate=strict")
-    printed = control_plane.kubectl("apply", *options, "-f", "-", stdin=to_yaml(*objects))
-    assert len(printed.splitlines()) == len(objects)
+    # The CRDs of the Prometheus Operator are not there.
+    known = [found for found in objects if not found["apiVersion"].startswith("monitoring.coreos.com/")]
+    printed = control_plane.kubectl("apply", *options, "-f", "-", stdin=to_yaml(*known))
+    assert len(printed.splitlines()) == len(known)
 
 
 def test_the_programs_know_all_their_flags(objects: list[dict[str, Any]]) -> None:
@@ -117,11 +142,10 @@ def test_the_programs_know_all_their_flags(objects: list[dict[str, Any]]) -> Non
         name, *flags = container["args"]
         # Its variables are set in the pod; the directories exist there.
         flags = [flag.replace("$(HOST_IP)", "192.0.2.1").replace("$(NODE_NAME)", "a0") for flag in flags]
-        program = find_command(name)
-        assert program is not None
-        program.load().make_context(name, flags)
+        parsed(name, *flags)
         checked.append(name)
-    assert set(checked) >= {"controller", "node"}
+    deployed = {found["metadata"]["name"] for found in objects if found["kind"] == "Deployment"}
+    assert set(checked) >= {"controller", "node", *(name.removeprefix("imex-") for name in deployed)}
 
 
 def test_permissions_are_those_of_the_table(objects: list[dict[str, Any]]) -> None:
@@ -132,7 +156,10 @@ def test_permissions_are_those_of_the_table(objects: list[dict[str, Any]]) -> No
     def aggregated(role: dict[str, Any]) -> list[str]:
         return sorted(label for label in role["metadata"].get("labels", {}) if "/aggregate-to-" in label)
 
-    assert rules(objects) == rules(rbac.manifests())
+    expected = rules(rbac.manifests())
+    if not has_webhook(objects):
+        del expected["ClusterRole", "imex-webhook"]
+    assert rules(objects) == expected
 
 
 def test_the_release_can_be_in_any_namespace() -> None:
@@ -140,6 +167,8 @@ def test_the_release_can_be_in_any_namespace() -> None:
     namespaces = set(re.findall(r"^\s*-? ?namespace: (\S+)$", text, re.MULTILINE))
     assert namespaces == {"elsewhere"}
     assert "--namespace=elsewhere" in text
+    assert "system:serviceaccount:elsewhere:imex-node" in text
+    assert "serviceaccount:imex-dra:" not in text
 
 
 def test_crds_stay_when_the_release_is_uninstalled(objects: list[dict[str, Any]]) -> None:
@@ -161,6 +190,8 @@ def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[d
     controller = pod_of(objects, "Deployment", "imex-controller")
     assert controller["securityContext"]["runAsNonRoot"] is True
     assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    if has_webhook(objects):
+        assert pod_of(objects, "Deployment", "imex-webhook")["securityContext"] == controller["securityContext"]
 
 
 def test_the_programs_of_the_daemon_pod_are_in_the_image() -> None:
@@ -245,6 +276,14 @@ def test_pods_run_on_nodes_with_gpus_unless_the_hardware_is_simulated() -> None:
         ("node.maxClaims=129", "/node/maxClaims"),
         ("node.prepareDeadline=45", "/node/prepareDeadline"),
         ("log.level=verbose", "/log/level"),
+        ("webhook.certificates=cert-manager", "/webhook/certificates"),
+        ("webhook.replicas=0", "/webhook/replicas"),
+        ("policies.install=yes", "/policies/install"),
+        ("metrics.hostPort=70000", "/metrics/hostPort"),
+        ("metrics.podMonitors.interval=30", "/metrics/podMonitors/interval"),
+        ("metrics.dashboard.labels.a=1", "/metrics/dashboard/labels/a"),
+        ("networkPolicies.metricsFrom[0]=all", "/networkPolicies/metricsFrom/0"),
+        ("daemon.tls=on", "/daemon/tls"),
         ("image.digest=sha256:1", "/image/digest"),
         ("imagePullSecrets[0]=", "/imagePullSecrets/0"),
     ],
