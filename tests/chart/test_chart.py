@@ -194,6 +194,12 @@ def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[d
         assert pod_of(objects, "Deployment", "imex-webhook")["securityContext"] == controller["securityContext"]
 
 
+def test_no_variable_of_a_service_can_be_taken_for_a_flag(objects: list[dict[str, Any]]) -> None:
+    for found in objects:
+        if found["kind"] in ("DaemonSet", "Deployment"):
+            assert found["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
 def test_the_programs_of_the_daemon_pod_are_in_the_image() -> None:
     containerfile = (ROOT / "Containerfile").read_text()
     for script, name in ((SCRIPT, "imex-supervisor"), (CHROOT_SCRIPT, "imex-chroot")):
