@@ -16,7 +16,7 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate pins clean
+.PHONY: help demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate kustomize pins clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
@@ -50,6 +50,9 @@ format: env ## format the code and fix what can be fixed
 
 generate: env ## rewrite the CRDs and gRPC stubs from their sources
 	@python -m tools.generate
+
+kustomize: kube ## rewrite the kustomize base from the Helm chart, with its defaults
+	@python -m tools.kustomize
 
 # More than cores: tests wait for timers and for other processes.
 WORKERS ?= 3

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from imex_dra.api import rbac
-from imex_dra.cli.commands import find_command
-from imex_dra.daemon.supervisor import SCRIPT
+from imex_dra.api.names import DAEMON_SECRET, IMEX_DIRECTORY
+from imex_dra.daemon.supervisor import CHROOT_SCRIPT, SCRIPT
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.kubectl import to_yaml
-from tests.chart.helm import CHART, HelmFailed, helm, require, template
+from tests.chart.helm import CHART, HelmFailed, helm, parsed, require, template
 from tests.paths import ROOT
 
 VALUES = {path.stem: str(path) for path in sorted((CHART / "values").glob("*.yaml"))}
@@ -24,6 +24,18 @@ EVERYTHING = {
     "log.level": "debug",
     "log.format": "text",
     "priorityClasses.create": True,
+    "networkPolicies.metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+    "webhook.certificates": "provided",
+    "webhook.configurationAnnotations": {"cert-manager.io/inject-ca-from": "imex-dra/imex-webhook"},
+    "webhook.nodeSelector": {"role": "control"},
+    "webhook.affinity": {"nodeAffinity": {}},
+    "webhook.extraArgs": ["--address=:9443"],
+    "metrics.hostPort": 18081,
+    "metrics.podMonitors.create": True,
+    "metrics.podMonitors.labels": {"release": "prometheus"},
+    "metrics.prometheusRule.create": True,
+    "metrics.prometheusRule.labels": {"release": "prometheus"},
+    "metrics.dashboard.create": True,
     "openshift.enabled": True,
     "controller.nodeSelector": {"role": "control"},
     "controller.affinity": {"nodeAffinity": {}},
@@ -32,13 +44,19 @@ EVERYTHING = {
     "node.nodeSelector": {"role": "gpu"},
     "node.affinity": {"nodeAffinity": {}},
     "node.extraArgs": ["--publish-after=3"],
+    "hardware.driverRoot": "/opt/driver",
+    "daemon.tls": False,
     "daemon.command": ["nvidia-imex", "--verbose"],
     "test.image": "registry.example/test:1",
 }
 NOTHING = {
     "crds.install": False,
     "deviceClasses.install": False,
+    "policies.install": False,
     "networkPolicies.create": False,
+    "webhook.enabled": False,
+    "metrics.enabled": False,
+    "metrics.podMonitors.create": True,
     "controller.replicas": 1,
     "controller.podDisruptionBudget.create": False,
     "controller.tolerations": [],
@@ -53,6 +71,10 @@ MATRIX: dict[str, tuple[list[str], dict[str, Any]]] = {
     "everything": ([], EVERYTHING),
     "everything simulated": ([f"--values={VALUES['simulated']}"], EVERYTHING),
     "nothing": ([], NOTHING),
+    "webhook without probes": (
+        [],
+        {"metrics.enabled": False, "webhook.placement": False, "webhook.tolerations": []},
+    ),
 }
 
 
@@ -77,6 +99,14 @@ def pod_of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any
     return spec
 
 
+def mounts_of(pod: dict[str, Any]) -> dict[str, Any]:
+    return {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+
+
+def has_webhook(objects: list[dict[str, Any]]) -> bool:
+    return any(o["kind"] == "Deployment" and o["metadata"]["name"] == "imex-webhook" for o in objects)
+
+
 def containers(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for found in objects:
         spec = found["spec"]["template"]["spec"] if found["kind"] in ("DaemonSet", "Deployment") else {}
@@ -98,8 +128,10 @@ def test_the_api_server_accepts_all_objects(control_plane: ControlPlane, objects
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "imex-dra"}}
     control_plane.kubectl.apply(namespace, account)
     options = ("--dry-run=server", "--server-side", "--force-conflicts", "--validate=strict")
-    printed = control_plane.kubectl("apply", *options, "-f", "-", stdin=to_yaml(*objects))
-    assert len(printed.splitlines()) == len(objects)
+    # The CRDs of the Prometheus Operator are not there.
+    known = [found for found in objects if not found["apiVersion"].startswith("monitoring.coreos.com/")]
+    printed = control_plane.kubectl("apply", *options, "-f", "-", stdin=to_yaml(*known))
+    assert len(printed.splitlines()) == len(known)
 
 
 def test_the_programs_know_all_their_flags(objects: list[dict[str, Any]]) -> None:
@@ -110,19 +142,24 @@ def test_the_programs_know_all_their_flags(objects: list[dict[str, Any]]) -> Non
         name, *flags = container["args"]
         # Its variables are set in the pod; the directories exist there.
         flags = [flag.replace("$(HOST_IP)", "192.0.2.1").replace("$(NODE_NAME)", "a0") for flag in flags]
-        program = find_command(name)
-        assert program is not None
-        program.load().make_context(name, flags)
+        parsed(name, *flags)
         checked.append(name)
-    assert set(checked) >= {"controller", "node"}
+    deployed = {found["metadata"]["name"] for found in objects if found["kind"] == "Deployment"}
+    assert set(checked) >= {"controller", "node", *(name.removeprefix("imex-") for name in deployed)}
 
 
 def test_permissions_are_those_of_the_table(objects: list[dict[str, Any]]) -> None:
     def rules(documents: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
         roles = [d for d in documents if d["kind"] in ("Role", "ClusterRole")]
-        return {(d["kind"], d["metadata"]["name"]): d["rules"] for d in roles}
+        return {(d["kind"], d["metadata"]["name"]): (d["rules"], aggregated(d)) for d in roles}
 
-    assert rules(objects) == rules(rbac.manifests())
+    def aggregated(role: dict[str, Any]) -> list[str]:
+        return sorted(label for label in role["metadata"].get("labels", {}) if "/aggregate-to-" in label)
+
+    expected = rules(rbac.manifests())
+    if not has_webhook(objects):
+        del expected["ClusterRole", "imex-webhook"]
+    assert rules(objects) == expected
 
 
 def test_the_release_can_be_in_any_namespace() -> None:
@@ -130,6 +167,8 @@ def test_the_release_can_be_in_any_namespace() -> None:
     namespaces = set(re.findall(r"^\s*-? ?namespace: (\S+)$", text, re.MULTILINE))
     assert namespaces == {"elsewhere"}
     assert "--namespace=elsewhere" in text
+    assert "system:serviceaccount:elsewhere:imex-node" in text
+    assert "serviceaccount:imex-dra:" not in text
 
 
 def test_crds_stay_when_the_release_is_uninstalled(objects: list[dict[str, Any]]) -> None:
@@ -151,13 +190,64 @@ def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[d
     controller = pod_of(objects, "Deployment", "imex-controller")
     assert controller["securityContext"]["runAsNonRoot"] is True
     assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    if has_webhook(objects):
+        assert pod_of(objects, "Deployment", "imex-webhook")["securityContext"] == controller["securityContext"]
 
 
-def test_the_supervisor_is_in_the_image() -> None:
-    source = SCRIPT.relative_to(ROOT)
-    assert f"install -m 0755 {source} /opt/imex/bin/imex-supervisor" in (ROOT / "Containerfile").read_text()
-    daemon = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
-    assert daemon["containers"][0]["command"][0] == "imex-supervisor"
+def test_no_variable_of_a_service_can_be_taken_for_a_flag(objects: list[dict[str, Any]]) -> None:
+    for found in objects:
+        if found["kind"] in ("DaemonSet", "Deployment"):
+            assert found["spec"]["template"]["spec"]["enableServiceLinks"] is False
+
+
+def test_the_programs_of_the_daemon_pod_are_in_the_image() -> None:
+    containerfile = (ROOT / "Containerfile").read_text()
+    for script, name in ((SCRIPT, "imex-supervisor"), (CHROOT_SCRIPT, "imex-chroot")):
+        assert f"install -m 0755 {script.relative_to(ROOT)} /opt/imex/bin/{name}" in containerfile
+    simulated = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
+    directory = "/run/imex-dra/node/run/imex"
+    assert simulated["containers"][0]["command"] == ["imex-supervisor", directory, "--", "soft-nvidia-imex"]
+
+
+@pytest.mark.parametrize("name", ["defaults", "gpu-operator", "host-driver"])
+def test_nvidia_imex_runs_from_the_driver_root_with_the_certificate(name: str) -> None:
+    """As chroot.sh says, and tests/daemon/test_daemon_pod.py does it on a real kubelet."""
+    options, values = MATRIX[name]
+    objects = template(*options, values=values)
+    daemon, node = (pod_of(objects, "DaemonSet", name) for name in ("imex-daemon", "imex-node"))
+    supervised = ["imex-chroot", IMEX_DIRECTORY, "/host", "nvidia-imex"]
+    assert daemon["containers"][0]["command"] == ["imex-supervisor", IMEX_DIRECTORY, "--", *supervised]
+    for pod in (daemon, node):
+        mounts = mounts_of(pod)
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        # Writable: persist.dat, the capability's device node and mount points are created there.
+        assert mounts["/host"] == {"name": "host", "mountPath": "/host", "mountPropagation": "HostToContainer"}
+        assert volumes["host"]["hostPath"] == {"path": "/"}
+        assert volumes[mounts[IMEX_DIRECTORY]["name"]]["hostPath"]["path"] == IMEX_DIRECTORY
+        assert pod["hostNetwork"] is True
+        assert pod["containers"][0]["securityContext"]["privileged"] is True
+        # Only the daemon pod sees the key.
+        assert ("/etc/imex-dra/tls" in mounts) == (pod is daemon)
+    assert "subPath" not in mounts_of(daemon)["/etc/imex-dra/tls"]
+    assert {"name": "tls", "secret": {"secretName": DAEMON_SECRET, "optional": True}} in daemon["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("values", "flags"),
+    [
+        ({}, ["--hardware=nvml:/host", "--imex-tls"]),
+        (
+            {"hardware.driverRoot": "/opt/driver", "daemon.tls": False},
+            ["--hardware=nvml:/host", "--driver-root=/opt/driver", "--no-imex-tls"],
+        ),
+    ],
+)
+def test_imex_node_finds_the_driver_root_itself_unless_it_is_given(
+    values: dict[str, Any], flags: list[str]
+) -> None:
+    given = pod_of(template(values=values), "DaemonSet", "imex-node")["containers"][0]["args"]
+    related = ("--hardware", "--driver-root", "--imex-tls", "--no-imex-tls", "--imex-ctl")
+    assert [flag for flag in given if flag.startswith(related)] == flags
 
 
 def test_values_reach_every_pod() -> None:
@@ -192,6 +282,14 @@ def test_pods_run_on_nodes_with_gpus_unless_the_hardware_is_simulated() -> None:
         ("node.maxClaims=129", "/node/maxClaims"),
         ("node.prepareDeadline=45", "/node/prepareDeadline"),
         ("log.level=verbose", "/log/level"),
+        ("webhook.certificates=cert-manager", "/webhook/certificates"),
+        ("webhook.replicas=0", "/webhook/replicas"),
+        ("policies.install=yes", "/policies/install"),
+        ("metrics.hostPort=70000", "/metrics/hostPort"),
+        ("metrics.podMonitors.interval=30", "/metrics/podMonitors/interval"),
+        ("metrics.dashboard.labels.a=1", "/metrics/dashboard/labels/a"),
+        ("networkPolicies.metricsFrom[0]=all", "/networkPolicies/metricsFrom/0"),
+        ("daemon.tls=on", "/daemon/tls"),
         ("image.digest=sha256:1", "/image/digest"),
         ("imagePullSecrets[0]=", "/imagePullSecrets/0"),
     ],

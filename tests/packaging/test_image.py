@@ -36,7 +36,9 @@ def test_an_image_is_not_root_and_has_no_compiler_and_no_pip(target: str) -> Non
     assert content.config["User"] == "65532:65532"
     assert content.config["Entrypoint"] == ["imex"]
     assert [path for path in content.paths if path.endswith(NOT_THERE)] == []
-    assert {"opt/imex/bin/imex", "opt/imex/bin/imex-supervisor"} <= content.paths
+    assert {f"opt/imex/bin/{name}" for name in ("imex", "imex-supervisor", "imex-chroot")} <= content.paths
+    # For imex-chroot.
+    assert {"mount", "util-linux"} <= content.names()
     assert ("imex-dra", imex_dra.__version__) in content.packages
     assert {"libc6", "python3", "grpcio"} <= content.names()
     # Only the image for simulated hardware has what simulates it.

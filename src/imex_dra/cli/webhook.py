@@ -5,10 +5,12 @@ from pathlib import Path
 import click
 
 from imex_dra.api.names import WEBHOOK_SECRET
+from imex_dra.base.logging import Format
 from imex_dra.base.telemetry import Telemetry, parse_address
 from imex_dra.cli.running import (
     checked_address,
     kubeconfig_option,
+    log_format_option,
     log_level_option,
     metrics_option,
     observed,
@@ -43,8 +45,14 @@ from imex_dra.webhook.program import run
 @kubeconfig_option
 @metrics_option(8080)
 @log_level_option
+@log_format_option
 def command(
-    address: str, certificate_dir: Path, kubeconfig: Path | None, metrics_address: str, log_level: str
+    address: str,
+    certificate_dir: Path,
+    kubeconfig: Path | None,
+    metrics_address: str,
+    log_level: str,
+    log_format: Format | None,
 ) -> None:
     async def main() -> None:
         telemetry = Telemetry()
@@ -56,4 +64,4 @@ def command(
         finally:
             await client.close()
 
-    run_until_stopped(main(), log_level)
+    run_until_stopped(main(), log_level, log_format)

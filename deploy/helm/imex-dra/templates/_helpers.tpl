@@ -53,6 +53,66 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
+{{- /* Of programs without privileges. */}}
+{{- define "imex-dra.unprivileged" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* Of a Deployment's pods: a list of the root context, the name of the program and its values. */}}
+{{- define "imex-dra.deploymentPlacement" -}}
+{{- $values := index . 2 -}}
+priorityClassName: {{ $values.priorityClassName }}
+topologySpreadConstraints:
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels:
+      {{- include "imex-dra.selector" . | nindent 6 }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+tolerations:
+  {{- toYaml $values.tolerations | nindent 2 }}
+{{- end }}
+
+{{- /* A list of the root context and the port that serves metrics and health. */}}
+{{- define "imex-dra.probes" -}}
+{{- if (index . 0).Values.metrics.enabled }}
+livenessProbe:
+  httpGet: {path: /livez, port: {{ index . 1 }}}
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ index . 1 }}}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+{{- end }}
+
+{{- /* An empty address: nothing is served. */}}
+{{- define "imex-dra.metricsFlag" -}}
+- --metrics-address={{ if (index . 0).Values.metrics.enabled }}:{{ index . 1 }}{{ end }}
+{{- end }}
+
+{{- /* In a NetworkPolicy: who may read metrics. Probes come from the node, which policies do not stop. */}}
+{{- define "imex-dra.metricsIngress" -}}
+{{- if .Values.metrics.enabled }}
+- ports: [{port: 8080}]
+  {{- with .Values.networkPolicies.metricsFrom }}
+  from:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "imex-dra.simulated" -}}
 {{- if eq .Values.hardware.type "simulated" }}true{{ end }}
 {{- end }}
@@ -66,18 +126,16 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* Where the pods see the files of the GPU driver: the host is mounted at /host. */}}
-{{- define "imex-dra.driverRoot" -}}
-/host{{ trimSuffix "/" .Values.hardware.driverRoot }}
-{{- end }}
-
-{{- /* The directory has the same path in the container and for programs that run with the files of the GPU driver. */}}
+{{- /* For `imex-chroot`, in both pods: the root of the host, with what is mounted there later (the driver root of the GPU Operator), and
+the directory under the same path as on the host. persist.dat is in /run/nvidia-imex of the host, so it is not a volume of its own. */}}
 {{- define "imex-dra.driverMounts" -}}
 - {name: host, mountPath: /host, mountPropagation: HostToContainer}
 - {name: imex, mountPath: {{ include "imex-dra.imexDirectory" . }}}
-{{- if ne (include "imex-dra.driverRoot" .) "/host" }}
-- {name: imex, mountPath: {{ include "imex-dra.driverRoot" . }}{{ include "imex-dra.imexDirectory" . }}}
 {{- end }}
+
+{{- define "imex-dra.driverVolumes" -}}
+- {name: host, hostPath: {path: /}}
+- {name: imex, hostPath: {path: {{ include "imex-dra.imexDirectory" . }}, type: DirectoryOrCreate}}
 {{- end }}
 
 {{- define "imex-dra.nodePlacement" -}}
