@@ -16,7 +16,7 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate kustomize pins clean
+.PHONY: help demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate kustomize pins docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
@@ -98,6 +98,12 @@ fuzz: env ## send malformed input to every decoder and to each endpoint of the s
 	  python -m tests.fuzz $$target -max_total_time=$(SECONDS_EACH); done
 	@for endpoint in peer outgoing command client; do python -m tests.sandbox.fuzz $$endpoint -max_total_time=$(SECONDS_EACH); done
 
+docs: env ## build the documentation as a site, in dist/site
+	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(VENV)/docs
+	@$(UV) pip install --quiet --python $(VENV)/docs/bin/python --require-hashes -r requirements/docs.txt
+	@python -m tools.site
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict && echo "dist/site/index.html"
+
 test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 	@tests/clean-run
 
@@ -111,6 +117,7 @@ pins: ## rewrite the requirement files after a change of dependencies
 	@$(COMPILE) --group build --constraint requirements/dev.txt -o requirements/build.txt
 	@$(COMPILE) --group go -o sandbox/src/imex_sandbox/kubernetes/modules/go.txt
 	@$(COMPILE) --group fuzz -o requirements/fuzz.txt
+	@$(COMPILE) --group docs -o requirements/docs.txt
 
 clean: ## remove the environment and everything generated
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

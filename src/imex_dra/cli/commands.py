@@ -33,6 +33,7 @@ DRIVER = (
     Command("verify", "imex_dra.cli.verify:command", "Verify that workloads have their channels."),
     Command("explain", "imex_dra.cli.explain:command", "Explain why a pod does not get its channel."),
     Command("preflight", "imex_dra.cli.preflight:command", "Check whether this cluster can run the driver."),
+    Command("migrate", "imex_dra.cli.migrate:command", "Change manifests of the old model to claims."),
     Command("collect", "imex_dra.cli.collect:command", "Collect a support bundle, to analyze elsewhere."),
     Command("completion", "imex_dra.cli.completion:command", "Print a script for completion in your shell."),
     Command("forget-node", "imex_dra.cli.forget:command", "Stop waiting for a node that will not come back."),

@@ -101,8 +101,8 @@ def _read_all(paths: tuple[str, ...]) -> list[Source]:
     problems: list[Unreadable] = []
     for path in paths:
         try:
-            for file in _files(path):
-                sources[file] = sources.get(file) or _read(file)
+            for file in manifest_files(path):
+                sources[file] = sources.get(file) or read_source(file, read_text(file))
         except Unreadable as error:
             problems.append(error)
     for problem in problems:
@@ -112,7 +112,7 @@ def _read_all(paths: tuple[str, ...]) -> list[Source]:
     return list(sources.values())
 
 
-def _files(path: str) -> Iterator[str]:
+def manifest_files(path: str) -> Iterator[str]:
     if path != _STDIN and Path(path).is_dir():
         found = sorted(str(file) for file in Path(path).rglob("*") if file.suffix in _SUFFIXES and file.is_file())
         if not found:
@@ -122,10 +122,11 @@ def _files(path: str) -> Iterator[str]:
         yield path
 
 
-def _read(file: str) -> Source:
+def read_text(file: str) -> str:
+    """Without a byte order mark. Raises Unreadable."""
     try:
         content = sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()
-        return read_source(file, content.decode("utf-8-sig"))
+        return content.decode("utf-8-sig")
     except OSError as error:
         raise Unreadable(f"{file}: {error.strerror}") from error
     except UnicodeDecodeError as error:

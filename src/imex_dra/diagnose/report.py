@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from imex_dra.diagnose.chain import Explanation, LinkReport, State
 from imex_dra.diagnose.overview import Overview, PartitionStatus
+from imex_dra.diagnose.retirement import Retirement, Step, StepState
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.verification import CheckResult, Verdict, Verification
 from imex_dra.lint.findings import Severity
@@ -173,3 +174,26 @@ def fails(findings: Iterable[Finding]) -> bool:
 def last_line(findings: Sequence[Finding]) -> Line:
     worst = next((severity for severity in Severity if any(f.severity is severity for f in findings)), None)
     return line((summary(findings), STYLES[worst] if worst else "good"))
+
+
+_STEP_MARKS = {StepState.DONE: ("✓", "good"), StepState.TO_DO: ("·", "warn"), StepState.UNKNOWN: ("?", "dim")}
+
+
+def retirement_lines(retirement: Retirement, width: int) -> Lines:
+    """The steps in their order."""
+    steps = (part for number, step in enumerate(retirement.steps, 1) for part in _step_lines(number, step, width))
+    number = len(retirement.workloads)
+    verdict = f"{number} workload{' uses' if number == 1 else 's use'} the old model"
+    return (
+        *steps,
+        line(),
+        *missing_lines(retirement.missing, width),
+        line((verdict if number else "no workload is known to use the old model", "warn" if number else "good")),
+    )
+
+
+def _step_lines(number: int, step: Step, width: int) -> Lines:
+    mark, style = _STEP_MARKS[step.state]
+    head, *others = wrapped(step.title, width, "", f"  {number}. ")
+    details = (part for detail in step.details for part in wrapped(detail, width, "dim", "     "))
+    return (line((mark, style), head[0][0][1:]), *others, *details)

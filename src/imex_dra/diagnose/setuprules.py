@@ -162,13 +162,20 @@ def no_gpus(cluster: Cluster) -> Iterator[Problem]:
     finds="DaemonSet gpu-system/nvidia-imex runs nvidia-imex on the nodes, as imex-dra does",
 )
 def legacy_daemon_set(cluster: Cluster) -> Iterator[Problem]:
+    for key in legacy_daemon_sets(cluster):
+        message = f"DaemonSet {key} runs nvidia-imex on the nodes, as imex-dra does"
+        step = f"delete it when no pod needs it: kubectl -n {key.namespace} delete daemonset {key.name}"
+        yield Problem("Cluster", Key("", ""), message, step)
+
+
+def legacy_daemon_sets(cluster: Cluster) -> list[Key]:
+    found = []
     for one in cluster.snapshot.of(DAEMON_SETS.plural):
         metadata = one["metadata"]
         key = Key(str(metadata.get("namespace", "")), str(metadata.get("name", "")))
         if key.namespace != NAMESPACE and _runs_imex(one):
-            message = f"DaemonSet {key} runs nvidia-imex on the nodes, as imex-dra does"
-            step = f"delete it when no pod needs it: kubectl -n {key.namespace} delete daemonset {key.name}"
-            yield Problem("Cluster", Key("", ""), message, step)
+            found.append(key)
+    return found
 
 
 def _runs_imex(daemon_set: Plain) -> bool:

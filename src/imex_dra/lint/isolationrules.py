@@ -11,8 +11,8 @@ from imex_dra.lint.pods import Container, Pods
 from imex_dra.lint.rule import Problem, rule
 from imex_dra.lint.values import Value
 
-_LEGACY_VARIABLE = "NVIDIA_IMEX_CHANNELS"
-_LEGACY_MOUNT = PurePosixPath("/var/run/nvidia-container-devices/imex")
+LEGACY_VARIABLE = "NVIDIA_IMEX_CHANNELS"
+LEGACY_MOUNT = PurePosixPath("/var/run/nvidia-container-devices/imex")
 _ALL_DEVICES = (PurePosixPath("/"), PurePosixPath("/dev"))
 _FIXED_CHANNEL = re.compile(r"nvidia-caps-imex-channels/channel\d+|(?<![\w-])channel0(?!\w)")
 
@@ -25,11 +25,15 @@ def _programs(container: Container) -> Iterator[Value]:
         yield from variable["value"].texts()
 
 
-def _host_paths(pods: Pods) -> Iterator[tuple[Value, PurePosixPath]]:
+def host_paths(pods: Pods) -> Iterator[tuple[Value, PurePosixPath]]:
     for volume in pods.spec["volumes"].elements():
         path = volume.at("hostPath.path")
         if path.text:
             yield path, PurePosixPath(path.text)
+
+
+def is_channel_path(path: PurePosixPath) -> bool:
+    return path.is_relative_to(CHANNEL_DEVICE_DIRECTORY)
 
 
 @rule(
@@ -43,21 +47,21 @@ def _host_paths(pods: Pods) -> Iterator[tuple[Value, PurePosixPath]]:
 def legacy_channel(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.pods:
         for container in pods.containers:
-            for value, what in _legacy(container):
+            for value, what in legacy_requests(container):
                 claims = manifests.channel_claims(pods)
                 step = "remove it" + ("" if claims else ", and claim a channel from a ComputeDomain")
                 yield Problem(pods.object, value, f"container {container.name} {what}", step)
 
 
-def _legacy(container: Container) -> Iterator[tuple[Value, str]]:
-    variable = container.variable(_LEGACY_VARIABLE)
+def legacy_requests(container: Container) -> Iterator[tuple[Value, str]]:
+    variable = container.variable(LEGACY_VARIABLE)
     if variable.exists:
-        yield variable, f"sets {_LEGACY_VARIABLE}, which does not claim a channel"
+        yield variable, f"sets {LEGACY_VARIABLE}, which does not claim a channel"
     for text in (*container.value["command"].texts(), *container.value["args"].texts()):
-        if f"{_LEGACY_VARIABLE}=" in text.text:
-            yield text, f"sets {_LEGACY_VARIABLE}, which does not claim a channel"
+        if f"{LEGACY_VARIABLE}=" in text.text:
+            yield text, f"sets {LEGACY_VARIABLE}, which does not claim a channel"
     for mount in container.value["volumeMounts"].elements():
-        if PurePosixPath(mount["mountPath"].text).is_relative_to(_LEGACY_MOUNT):
+        if PurePosixPath(mount["mountPath"].text).is_relative_to(LEGACY_MOUNT):
             yield mount, f"mounts {mount['mountPath'].text}, which does not claim a channel"
 
 
@@ -71,8 +75,8 @@ def _legacy(container: Container) -> Iterator[tuple[Value, str]]:
 )
 def mounted_channels(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.pods:
-        for value, path in _host_paths(pods):
-            if path.is_relative_to(CHANNEL_DEVICE_DIRECTORY):
+        for value, path in host_paths(pods):
+            if is_channel_path(path):
                 message = f"{path} of the host is mounted, without a claim"
                 yield Problem(pods.object, value, message, "remove it, and claim a channel from a ComputeDomain")
 
@@ -93,7 +97,7 @@ def sees_all_channels(manifests: Manifests) -> Iterator[Problem]:
             if privileged.content is True:
                 message = f"container {container.name} is privileged, and can open the channels of other workloads"
                 yield Problem(pods.object, privileged, message, step)
-        for value, path in _host_paths(pods):
+        for value, path in host_paths(pods):
             if path in _ALL_DEVICES:
                 message = f"{path} of the host is mounted: {pods} can open the channels of other workloads"
                 yield Problem(pods.object, value, message, step)

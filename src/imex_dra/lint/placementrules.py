@@ -27,6 +27,11 @@ from imex_dra.lint.rule import Problem, rule
 _AFFINITY = f"add required pod affinity with topologyKey {CLIQUE_LABEL}"
 
 
+def may_spread(manifests: Manifests, pods: Pods) -> bool:
+    """Whether nothing says where the pods run, which claim a channel and are several."""
+    return manifests.several(pods) and not held_together(pods) and not required_terms(pods)
+
+
 @rule(
     "IMEX140",
     Severity.WARNING,
@@ -38,7 +43,7 @@ _AFFINITY = f"add required pod affinity with topologyKey {CLIQUE_LABEL}"
 )
 def partition_not_required(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.claiming:
-        if not manifests.several(pods) or held_together(pods) or required_terms(pods):
+        if not may_spread(manifests, pods):
             continue
         preferred = any(term["topologyKey"].text in PARTITION_KEYS for term in preferred_terms(pods))
         cause = "pod affinity is only preferred, and does not keep" if preferred else "nothing keeps"
