@@ -51,7 +51,7 @@ def test_a_full_disk_takes_no_new_file_and_keeps_the_old_content(loop: VirtualLo
     assert failure.errno == errno.ENOSPC
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert file.read_bytes() == b"old"
-    disk.repair()
+    disk.is_full = False
     assert write(loop, disk, file, b"new") is None
 
 

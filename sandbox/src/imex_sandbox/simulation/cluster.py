@@ -6,7 +6,6 @@ import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import Context
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +76,7 @@ class SimulatedCluster:
                 self._add_node(
                     f"r{rack}-n{number:02d}", f"10.0.{rack}.{number + 1}", rack, shape.channels, directory
                 )
-        self.fabric.on_change = self.check
+        self.fabric.on_change = self._check
         self.storage.subscribe(self._on_change)
 
     def _add_node(self, name: str, address: str, rack: int, channels: int, directory: Path) -> None:
@@ -94,7 +93,8 @@ class SimulatedCluster:
             self.clock,
         )
         self.kubelets[name] = Kubelet(self.nodes[name], self.objects, self.generator(f"kubelet of {name}"))
-        self.kubelets[name].on_process = self.check
+        self.kubelets[name].on_process = self._check
+        self.nodes[name].disk.on_change = self._check
 
     def generator(self, name: str) -> random.Random:
         """Each part has its own, so that a change in one disturbs the others as little as possible."""
@@ -114,10 +114,6 @@ class SimulatedCluster:
     def record(self, event: str, content: bytes = b"") -> None:
         self._log.update(f"{self.loop.time():.6f} {event} ".encode())
         self._log.update(content)
-
-    def check(self) -> None:
-        # Outside of the program whose step led here: its disk may fail, or it may have been killed.
-        Context().run(self.on_step)
 
     def processes(self) -> Iterator[Process]:
         for kubelet in self.kubelets.values():
@@ -233,7 +229,10 @@ class SimulatedCluster:
             # Conditions have other writers in the controller, which say nothing about channels.
             if _planned(change.old) != _planned(change.new):
                 self.restored.discard(change.key.name)
-            self.check()
+            self._check()
+
+    def _check(self) -> None:
+        self.on_step()
 
     def _new_uid(self) -> str:
         return str(uuid.UUID(int=self.chance.getrandbits(128), version=4))

@@ -37,12 +37,11 @@ class Disk:
         self.errors = 0.0
         """Share of operations that fail."""
         self.changes = 0
+        self.on_change: Callable[[], None] = lambda: None
+        """After a program has changed a file."""
         self._chance = chance
         self._now = now
         self._unwritten: deque[_Change] = deque(maxlen=100)
-
-    def repair(self) -> None:
-        self.is_full, self.errors = False, 0.0
 
     def before(self, operation: str, args: tuple[Any, ...]) -> None:
         """Raises OSError if the operation fails; otherwise remembers what it replaces."""
@@ -52,10 +51,12 @@ class Disk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(args[0]))
         if operation in ("rename", "unlink"):
             path = Path(args[-1])
-            self.changes += 1
             self._unwritten.append(_Change(self._now(), path, _content(path)))
-        elif operation == "pwrite":
+
+    def after(self, operation: str) -> None:
+        if operation in ("rename", "unlink", "pwrite", "ftruncate"):
             self.changes += 1
+            self.on_change()
 
     def opened_for_writing(self, file: Any) -> Any:
         return FullFile(file) if self.is_full else file
@@ -69,6 +70,10 @@ class Disk:
         if kept and self._chance.random() < 0.3 and (path := recent[kept - 1].path).exists():
             path.write_bytes(b"")
         self.changes += 1
+
+    @property
+    def is_faulty(self) -> bool:
+        return self.is_full or self.errors > 0
 
     def wipe(self) -> None:
         """Another machine with an empty disk."""

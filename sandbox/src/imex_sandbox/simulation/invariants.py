@@ -1,7 +1,7 @@
 """What must hold after every step.
 
 Each check compares what is true (processes, daemons, files on disk) with what must never be, and uses nothing of
-the code under test. `sharing` is the promise of the product: no two ComputeDomains can map each other's memory.
+the code under test. `sharing` is what the product guarantees: no two ComputeDomains can map each other's memory.
 The others are what it rests on.
 """
 
@@ -106,11 +106,15 @@ class Invariants:
                     peers.add(pair)
                 elif pair in self._peers:
                     raise Violation(
-                        "peer dropped", f"the daemons of {pair[0]} and {pair[1]} know no more each other"
+                        "peer dropped", f"the daemons of {pair[0]} and {pair[1]} no longer list each other"
                     )
         self._peers = peers
 
     def _check_partitions(self) -> None:
+        existing = {key.name for key, _ in self._cluster.storage.all(PARTITIONS)}
+        for holder in self._holders():
+            if holder.channel >= 0 and holder.partition not in existing | self._cluster.restored:
+                _check_assignment(None, holder)
         for key, stored in self._cluster.storage.all(PARTITIONS):
             status = stored.document.get("status", {})
             _check_members(key.name, status)
@@ -169,7 +173,7 @@ class Invariants:
         """Every process with a channel is in the checkpoint of its node: only this survives the node program."""
         for name, kubelet in self._cluster.kubelets.items():
             node = kubelet.node
-            state = (tuple(kubelet.processes), len(kubelet.finished), node.disk.changes)
+            state = (tuple(kubelet.processes), frozenset(kubelet.finished), node.disk.changes)
             if self._checked.get(name) == state:
                 continue
             self._checked[name] = state

@@ -18,6 +18,7 @@ from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
 from imex_sandbox.embedded.storage import Change, Key
 from imex_sandbox.simulation.kinds import CLAIMS
+from imex_sandbox.simulation.loop import report_failure
 from imex_sandbox.simulation.node import SimulatedNode
 from imex_sandbox.simulation.process import Killed
 
@@ -86,6 +87,7 @@ class Kubelet:
                     uid = pod["metadata"]["uid"]
                     if uid not in self._workers:
                         self._workers[uid] = asyncio.create_task(self._run_pod(key, pod))
+                        self._workers[uid].add_done_callback(report_failure)
             await self._changed.wait()
 
     async def reconcile(self) -> None:

@@ -53,18 +53,22 @@ _MOST_STEPS = 100_000
 """In a virtual minute. A busy cluster has a few thousand."""
 
 
-_numbers = count()
-
-
 class NumberedTask(asyncio.Task[Any]):
     """asyncio keeps tasks in sets, and the order of a set must not depend on memory addresses."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
-        self._number = next(_numbers)
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
+        self._number = number
         super().__init__(coroutine, **options)
 
     def __hash__(self) -> int:
         return self._number
+
+
+def report_failure(task: "asyncio.Task[Any]") -> None:
+    """Done callback of a task that nothing awaits: asyncio would report its error only when it is collected."""
+    if not task.cancelled() and (error := task.exception()):
+        message = f"{getattr(task.get_coro(), '__qualname__', 'a task')} failed"
+        task.get_loop().call_exception_handler({"message": message, "exception": error})
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -77,8 +81,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.steps = 0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         """With a number, so that timers for the same time run in the order in which they were set."""
+        self._numbers = count()
+        """Of tasks and timers. It starts with the loop: a seed runs in the same way after another one."""
         super().__init__(VirtualSelector())
-        self.set_task_factory(lambda loop, coroutine, **options: NumberedTask(coroutine, loop=loop, **options))
+        self.set_task_factory(
+            lambda loop, coroutine, **options: NumberedTask(coroutine, next(self._numbers), loop=loop, **options)
+        )
         # Large enough for the rounding of sums of seconds, far too small to matter.
         self._clock_resolution = 1e-6
 
@@ -87,7 +95,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, next(_numbers), timer))
+        heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]

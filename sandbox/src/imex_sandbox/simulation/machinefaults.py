@@ -90,19 +90,20 @@ class MachineFaults:
     def fill_disk(self, chance: random.Random) -> str:
         node = self._node(chance)
         node.disk.is_full = True
-        self._undos.later(900.0, chance, node.disk.repair)
+        self._undos.later(900.0, chance, lambda: setattr(node.disk, "is_full", False))
         return f"fill the disk of {node.name}"
 
     def break_disk(self, chance: random.Random) -> str:
         node = self._node(chance)
         node.disk.errors = chance.choice((0.02, 0.2, 1.0))
-        self._undos.later(600.0, chance, node.disk.repair)
+        self._undos.later(600.0, chance, lambda: setattr(node.disk, "errors", 0.0))
         return f"fail {node.disk.errors:.0%} of the disk operations of {node.name}"
 
     def lose_checkpoint(self, chance: random.Random) -> str:
         node = self._node(chance)
         if not node.checkpoint.exists():
             return ""
+        node.disk.changes += 1
         if chance.random() < 0.5:
             node.checkpoint.unlink()
             return f"lose the checkpoint of {node.name}"

@@ -218,7 +218,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("the sweep ignores the kubelet's checkpoint", "node.sweep", "_kubelet_may_use", _always(False)),
     Mutation("held channels are not reported", "node.nodestatus", "_live_channels", _always(())),
-    Mutation("an index is free as soon as its member leaves", "controller.membership", "_has_left", _left_at_once),
 )
 """The simulation finds each of them; docs/simulation.md says within how many seeds."""
 
@@ -254,5 +253,8 @@ UNNOTICED: tuple[Mutation, ...] = (
         "Checkpoint.unprepared_since",
         _always(False),
     ),
+    Mutation("an index is free as soon as its member leaves", "controller.membership", "_has_left", _left_at_once),
 )
 """Not found so far: the faults that each of them takes have not coincided in a seed. Unit tests cover them."""
+
+NAMES = [mutation.name for mutation in (*MUTATIONS, *UNNOTICED)]

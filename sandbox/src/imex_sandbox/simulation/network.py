@@ -20,7 +20,6 @@ from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.requests import Request, Response, answer
 from imex_sandbox.embedded.watches import Watch
 
-_LATENCY = 0.002
 _TIME_LIMIT = 10.0
 _LONGEST_STALL = 40.0
 _HOST = "api.simulation"
@@ -46,7 +45,7 @@ class Link:
 
     chance: random.Random
     server: ApiServer = field(default_factory=ApiServer)
-    latency: float = _LATENCY
+    latency: float = 0.002
     """Mean seconds for one direction."""
     failures: float = 0.0
     """Share of requests that fail: before the API has processed them, afterwards, or by coming too late."""
@@ -68,8 +67,9 @@ class Link:
     def is_cut(self) -> bool:
         return self.cut or self.server.is_down
 
-    def repair(self) -> None:
-        self.latency, self.failures, self.stragglers, self.watch_lag = _LATENCY, 0.0, 0.0, 0.0
+    def reset(self, field: str) -> None:
+        """Ends one fault; others may go on."""
+        setattr(self, field, getattr(Link, field))
 
     def delay(self) -> float:
         return self.latency * (0.2 + 1.6 * self.chance.random())

@@ -26,6 +26,7 @@ from imex_dra.node.sweep import KUBELET_CHECKPOINT, follow_driver, sweep_forever
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.simulation.disk import Disk
 from imex_sandbox.simulation.imex import Daemon, Fabric
+from imex_sandbox.simulation.loop import report_failure
 from imex_sandbox.simulation.network import ApiServer, Link, client_of
 from imex_sandbox.simulation.process import Program
 
@@ -108,6 +109,7 @@ class SimulatedNode:
         self._generator = generator
         self._clock = clock
         self._started = 0
+        self._watchers: set[asyncio.Task[None]] = set()
         (root / "plugin").mkdir(parents=True)
         (root / "cdi").mkdir()
 
@@ -126,6 +128,21 @@ class SimulatedNode:
         program = NodeProgram(name, link, self.disk)
         self.programs = [*self.running(), program]
         program.start(self._main(program, client_of("imex-node", self._objects, link)))
+        watcher = asyncio.create_task(self._watch(program))
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+        watcher.add_done_callback(report_failure)
+
+    async def _watch(self, program: NodeProgram) -> None:
+        """As the kubelet does: a container that has ended by itself is started again."""
+        try:
+            await program.ended()
+        except Exception as error:
+            if not self.disk.is_faulty or not _is_only(error, OSError):
+                raise
+        await asyncio.sleep(10.0)
+        if not program.killed and self.powered and not self.running():
+            self.start_program()
 
     def running(self) -> list[NodeProgram]:
         return [program for program in self.programs if program.running]
@@ -154,6 +171,7 @@ class SimulatedNode:
     async def _main(self, program: NodeProgram, client: Client) -> None:
         """As in `imex_dra.node.program.run`, without gRPC and the manager of nvidia-imex."""
         state, clock, chance = NodeState(self.name), self._clock, program.link.chance
+        state.update(address=self.address)
         checkpoint = CheckpointFile(self.checkpoint)
         prepared = PreparedClaims(self.name, checkpoint, Directory(self.root / "cdi"), self.hardware)
         program.preparer = ClaimPreparer(client, state, prepared, clock)
@@ -163,7 +181,7 @@ class SimulatedNode:
             group.create_task(self._follow_daemon(program, state, chance))
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
-            reporter = NodeReporter(client, state, prepared, clock, address=self.address, period=_REPORT_PERIOD)
+            reporter = NodeReporter(client, state, prepared, clock, period=_REPORT_PERIOD)
             group.create_task(self._publish(state, reporter, DevicePublisher(client, state, clock)))
             group.create_task(
                 sweep_forever(client, state, prepared, self.kubelet_checkpoint, period=self.sweep_period)
@@ -188,3 +206,9 @@ class SimulatedNode:
             state.update(daemon=fabric.state(self.name, loop.time()))
             await wait_any(changed, daemons_changed)
             await asyncio.sleep(self.ctl_delay * (0.2 + chance.random()))
+
+
+def _is_only(error: Exception, kind: type[Exception]) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return error.split(kind)[1] is None
+    return isinstance(error, kind)

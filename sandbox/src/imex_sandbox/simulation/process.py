@@ -165,6 +165,9 @@ def _guarded(operation: str, original: Callable[..., Any]) -> Callable[..., Any]
             return original(*args, **options)
         program.before_file_operation(operation, args)
         result = original(*args, **options)
-        return program.disk.opened_for_writing(result) if operation == "fdopen" and program.disk else result
+        if program.disk is None:
+            return result
+        program.disk.after(operation)
+        return program.disk.opened_for_writing(result) if operation == "fdopen" else result
 
     return guarded

@@ -69,6 +69,7 @@ class Refusals:
             (r"was unprepared while it was being prepared", self._unprepared),
             (r"is still held on node \S+ by claim", self._channel_held),
             (r"is not connected to other nodes with claims: ([^;]*)", self._peers_missing),
+            (r"has not reported yet to which nodes its IMEX daemon is connected", self._connections_unknown),
             (r"its status does not list node \S+ in NVLink partition (\S+) yet", self._not_listed),
         )
 
@@ -222,6 +223,9 @@ class Refusals:
         return all(
             not fabric.connected(case.node.name, peer, now) or fabric.changed_at >= case.since for peer in named
         )
+
+    def _connections_unknown(self, case: _Case) -> bool:
+        return self._was("ctl", case, _SLACK) or self._program_started(case) or self._daemon_not_ready(case)
 
     def _not_listed(self, case: _Case) -> bool:
         keys = [

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 
-from imex_dra.cdi.directory import Directory
 from imex_sandbox.embedded.kinds import PODS
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.embedded.storage import Key
@@ -55,7 +54,7 @@ def _disks(cluster: SimulatedCluster) -> Iterator[str]:
     for node in cluster.nodes.values():
         content = node.checkpoint.read_bytes() if node.checkpoint.exists() else b'{"payload":"{}"}'
         prepared = read_checkpoint(content)
-        specs = Directory(node.root / "cdi").claims()
+        specs = {path.stem.rpartition("_")[2] for path in (node.root / "cdi").glob("*.json")}
         if prepared is None:
             yield f"{node.name}: the checkpoint is damaged"
             continue
@@ -113,10 +112,25 @@ def _nodes(cluster: SimulatedCluster) -> Iterator[str]:
 def _untrue_report(cluster: SimulatedCluster, node: SimulatedNode, report: Json) -> Iterator[str]:
     processes = list(cluster.kubelets[node.name].processes.values())
     held = {(h["partition"], h["channel"], h["computeDomain"]) for h in report.get("heldChannels", ())}
-    if missing := {(p.partition, p.channel, p.domain) for p in processes} - held:
+    used = {(process.partition, process.channel, process.domain) for process in processes}
+    if missing := used - held:
         yield f"NVLinkNode {node.name} does not list channels that are held: {sorted(missing)}"
-    if unlisted := {process.claim for process in processes} - set(report.get("preparedClaims", ())):
+    # The end of a use is reported with the next write: only a released channel waits for it.
+    assigned = {
+        (key.name, entry["channel"], entry["computeDomain"]["uid"])
+        for key, stored in cluster.storage.all(PARTITIONS)
+        for entry in stored.document.get("status", {}).get("channels", ())
+        if entry["state"] == "Assigned"
+    }
+    if ended := held - used - assigned:
+        yield f"NVLinkNode {node.name} lists released channels that nothing holds: {sorted(ended)}"
+    listed, prepared = set(report.get("preparedClaims", ())), {process.claim for process in processes}
+    if unlisted := prepared - listed:
         yield f"NVLinkNode {node.name} does not list prepared claims: {sorted(unlisted)}"
+    # An unprepare is no reason for a write, either.
+    existing = {stored.document["metadata"]["uid"] for _, stored in cluster.storage.all(CLAIMS)}
+    if untrue := (listed - prepared) & existing:
+        yield f"NVLinkNode {node.name} lists claims that are not prepared: {sorted(untrue)}"
 
 
 def _partitions(cluster: SimulatedCluster) -> Iterator[str]:

@@ -4,13 +4,13 @@ import random
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
+from functools import partial
 from typing import NamedTuple
 
 from imex_sandbox.embedded.storage import Change, Key, Stored
 from imex_sandbox.simulation.cluster import SimulatedCluster
 from imex_sandbox.simulation.imex import Ctl, Daemon
 from imex_sandbox.simulation.kinds import PARTITIONS
-from imex_sandbox.simulation.network import Link
 from imex_sandbox.simulation.node import SimulatedNode
 from imex_sandbox.simulation.process import Program
 from imex_sandbox.simulation.undos import Undos
@@ -147,13 +147,13 @@ class ServiceFaults:
         if isinstance(kind, Ctl):
             daemon.ctl = kind
             self._cluster.fabric.notify()
+            self._undos.later(600.0, chance, lambda: self._repair_ctl(node))
         else:
             node.ctl_delay = 30.0
-        self._undos.later(600.0, chance, lambda: self._repair_ctl(node))
+            self._undos.later(600.0, chance, lambda: setattr(node, "ctl_delay", 1.0))
         return f"nvidia-imex-ctl on {node.name}: {kind if isinstance(kind, str) else kind.name}"
 
     def _repair_ctl(self, node: SimulatedNode) -> None:
-        node.ctl_delay = 1.0
         if daemon := self._cluster.fabric.daemons.get(node.name):
             daemon.ctl = Ctl.WORKS
             self._cluster.fabric.notify()
@@ -162,38 +162,24 @@ class ServiceFaults:
 
     def fail_requests(self, chance: random.Random) -> str:
         share = chance.choice((0.05, 0.3, 0.9))
-
-        def fail(link: Link) -> None:
-            link.failures = share
-
-        return f"fail {share:.0%} of the requests of {self._disturb(chance, fail)} programs"
+        return f"fail {share:.0%} of the requests of {self._disturb(chance, 'failures', share)} programs"
 
     def slow_requests(self, chance: random.Random) -> str:
-        def slow_down(link: Link) -> None:
-            link.latency = 2.0
-
-        return f"slow down the requests of {self._disturb(chance, slow_down)} programs"
+        return f"slow down the requests of {self._disturb(chance, 'latency', 2.0)} programs"
 
     def delay_responses(self, chance: random.Random) -> str:
-        def delay(link: Link) -> None:
-            link.stragglers = 0.3
-
-        return f"delay some responses to {self._disturb(chance, delay)} programs"
+        return f"delay some responses to {self._disturb(chance, 'stragglers', 0.3)} programs"
 
     def lag_watches(self, chance: random.Random) -> str:
         lag = chance.choice((5.0, 30.0, 120.0))
+        return f"let the watches of {self._disturb(chance, 'watch_lag', lag)} programs lag by up to {lag:.0f} s"
 
-        def fall_behind(link: Link) -> None:
-            link.watch_lag = lag
-
-        return f"let the watches of {self._disturb(chance, fall_behind)} programs lag by up to {lag:.0f} s"
-
-    def _disturb(self, chance: random.Random, disturb: Callable[[Link], None]) -> int:
+    def _disturb(self, chance: random.Random, field: str, value: float) -> int:
         links = [program.link for program in self._cluster.programs()]
         chosen = chance.sample(links, chance.randint(1, len(links)))
         for link in chosen:
-            disturb(link)
-            self._undos.later(300.0, chance, link.repair)
+            setattr(link, field, value)
+            self._undos.later(300.0, chance, partial(link.reset, field))
         return len(chosen)
 
     def stop_api(self, chance: random.Random) -> str:

@@ -52,7 +52,7 @@ class Users:
         for node in self._cluster.nodes.values():
             for program in node.running():
                 program.link.stragglers = 0.5
-                self._undos.later(20.0, chance, program.link.repair)
+                self._undos.later(20.0, chance, partial(program.link.reset, "stragglers"))
         self._undos.later(6.0, chance, lambda: self._release(key, chance))
         return f"release ComputeDomain {key.name} while its pods start"
 
