@@ -15,7 +15,7 @@ from imex_dra.base.errors import Misconfigured
 from imex_dra.hardware.racks import rack_nodes
 from imex_sandbox.cluster.settings import flags
 from imex_sandbox.profiles import DEFAULT_CLIQUE, PROFILES, Profile
-from imex_sandbox.racks import Cluster, Rack, layout, load, of_racks, partitions_of
+from imex_sandbox.racks import Cluster, Rack, control_plane_node, layout, load, of_racks, partitions_of
 from imex_sandbox.simulated import HardwareFile, to_reading
 from imex_sandbox.softimex.noderoot import parse_hardware
 
@@ -161,6 +161,30 @@ def test_a_cluster_is_read_from_yaml(tmp_path: Path) -> None:
     assert [node.name for node in nodes][-2:] == ["b-n00", "b-n01"]
     assert [node.hardware.partition.rpartition(".")[2] for node in nodes] == ["1"] * 9 + ["2"] * 9 + ["", ""]
     assert nodes[-1].hardware.driver_version == "590.1"
+
+
+def test_a_rack_can_have_what_public_manifests_select_tolerate_and_request(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    rack = "{name: a, profile: gb200-nvl72, labels: {pool: x}, resources: {rdma/ib: 4}, taints: [{key: gpu, %s}]}"
+    path.write_text(f"{HEAD}racks: [{rack % 'effect: NoSchedule, value: b'}]\ncontrolPlaneNode: true\n")
+    cluster = load(path)
+    node = layout(cluster)[-1]
+    assert (node.labels, node.resources, list(map(str, node.taints))) == (
+        {"pool": "x"},
+        {"rdma/ib": 4},
+        ["gpu=b:NoSchedule"],
+    )
+    extra = control_plane_node(cluster, 3)
+    assert extra
+    assert (extra.name, extra.address, extra.profile.gpus) == ("control-plane", "127.19.0.9", 0)
+    assert list(map(str, extra.taints)) == ["node-role.kubernetes.io/control-plane:NoSchedule"]
+    path.write_text(f"{HEAD}racks: [{rack % 'effect: Never'}]\n")
+    with pytest.raises(Misconfigured, match=re.escape("`$.racks[0].taints[0].effect`")):
+        load(path)
+    path.write_text(f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, resources: {{cpu: 4}}}}]\n")
+    with pytest.raises(Misconfigured, match="'cpu' is no extended resource"):
+        load(path)
+    assert control_plane_node(of_racks(1, "gb200-nvl72")) is None
 
 
 def test_a_cluster_file_can_set_flags_of_the_driver(tmp_path: Path) -> None:

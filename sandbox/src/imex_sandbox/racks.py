@@ -26,9 +26,20 @@ MAX_NODES = 245
 
 Seconds = Annotated[float, Meta(ge=0)]
 
+_CONTROL_PLANE = "control-plane"
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sandbox.imex-dra.io")
 _NO_FABRIC = Fabric(FabricState.NONE, "NVLink connects the GPUs inside the node only")
+
+
+class Taint(Struct, frozen=True, forbid_unknown_fields=True):
+    key: str
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+    value: str = ""
+
+    def __str__(self) -> str:
+        """As `kubectl taint` takes it."""
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
 
 
 class Rack(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -39,6 +50,11 @@ class Rack(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     partitions: tuple[int, ...] = ()
     """The number of nodes in each NVLink partition, in order. Default: the whole rack is one partition."""
     driver_version: str = ""
+    labels: dict[str, str] = {}
+    """Of every node, in addition to those of the sandbox."""
+    taints: tuple[Taint, ...] = ()
+    resources: dict[str, int | str] = {}
+    """Extended resources of every node, such as `rdma/ib: 8`, which a device plugin would advertise."""
 
 
 class Driver(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -63,6 +79,8 @@ class Cluster(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     racks: tuple[Rack, ...]
     name: str = "imex"
     driver: Driver = Driver()
+    control_plane_node: bool = False
+    """Whether there is also a node without GPUs that has the label and the taint of control-plane nodes."""
 
 
 class SimulatedNode(Struct, frozen=True):
@@ -71,6 +89,9 @@ class SimulatedNode(Struct, frozen=True):
     address: str
     profile: Profile
     hardware: HardwareFile
+    labels: dict[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+    resources: dict[str, int | str] = {}
 
 
 def _given(**options: float | None) -> dict[str, float]:
@@ -119,6 +140,9 @@ def check(cluster: Cluster) -> None:
         )
         _expect(0 < _size(rack) <= MAX_NODES, f"{path}.nodes", f"a rack has 1 to {MAX_NODES} nodes")
         _check_partitions(rack, f"{path}.partitions")
+        for resource in rack.resources:
+            valid = "/" in resource and not resource.startswith("kubernetes.io/")
+            _expect(valid, f"{path}.resources", f"{resource!r} is no extended resource, such as rdma/ib")
 
 
 def _check_name(name: str, path: str) -> None:
@@ -172,7 +196,20 @@ def _nodes(cluster: str, rack: Rack, network: str) -> Iterator[SimulatedNode]:
             profile=profile.name,
             gpus=tuple(_gpus(cluster, rack, index)),
         )
-        yield SimulatedNode(name, rack.name, f"{network}.{index + 10}", profile, hardware)
+        address, given = f"{network}.{index + 10}", (rack.labels, rack.taints, rack.resources)
+        yield SimulatedNode(name, rack.name, address, profile, hardware, *given)
+
+
+def control_plane_node(cluster: Cluster, number: int = 0) -> SimulatedNode | None:
+    """It is in no rack, and the driver does not run on it."""
+    if not cluster.control_plane_node:
+        return None
+    role = "node-role.kubernetes.io/control-plane"
+    hardware = HardwareFile(boot_id=str(_uuid(cluster.name, _CONTROL_PLANE, "boot")))
+    profile = Profile(_CONTROL_PLANE, "", nodes=1, gpus=0, driver_version="", multi_node=False)
+    # Nodes of racks have addresses from .10 on.
+    address, taints = f"127.{16 + number}.0.9", (Taint(role, "NoSchedule"),)
+    return SimulatedNode(_CONTROL_PLANE, "", address, profile, hardware, {role: ""}, taints)
 
 
 def _gpus(cluster: str, rack: Rack, node: int) -> Iterator[SimulatedGpu]:

@@ -13,6 +13,8 @@ from imex_sandbox.kubernetes import binaries
 from tests.sandbox.kubernetes.fakego import FakeGo
 
 HEAD = "apiVersion: sandbox.imex-dra.io/v1\nkind: Cluster\n"
+BUILT = [name for name in binaries.SIMULATED_CLUSTER if name != "kubectl"]
+"""The Python environment contains kubectl."""
 
 
 def invoke(*words: str | Path) -> Result:
@@ -24,6 +26,10 @@ def error_of(*words: str | Path) -> str:
     result = invoke(*words)
     assert result.exit_code != 0
     return str(result.exception) if isinstance(result.exception, ImexError) else result.output
+
+
+# The Python environment has a kubectl.
+BUILT = [name for name in binaries.SIMULATED_CLUSTER if name != "kubectl"]
 
 
 @pytest.fixture
@@ -101,10 +107,10 @@ def test_a_cluster_file_excludes_racks_and_profile(file: Path) -> None:
 def test_missing_programs_are_built_before_the_cluster_starts(
     go: FakeGo, starts: list[tuple[str, list[str]]], file: Path, flags: list[str], how: str, missing: list[str]
 ) -> None:
-    assert binaries.missing(binaries.SIMULATED_CLUSTER) == list(binaries.SIMULATED_CLUSTER)
-    result = invoke("up", file, *flags)
+    assert binaries.missing(binaries.SIMULATED_CLUSTER) == BUILT
+    result = invoke("up", file, "--control-plane=kubernetes", *flags)
     assert result.exit_code == 0, result.output
-    assert "building etcd: done" in result.output
+    assert "building control-plane: done" in result.output
     assert starts == [(how, missing)]
 
 
@@ -114,17 +120,26 @@ def test_nothing_is_built_if_all_programs_exist(
     for name in binaries.SIMULATED_CLUSTER:
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    assert invoke("up", file).exit_code == 0
+    assert invoke("up", file, "--control-plane=kubernetes").exit_code == 0
     assert go.built() == []
     assert starts == [("foreground", [])]
+
+
+def test_nothing_is_built_for_the_embedded_control_plane(
+    go: FakeGo, starts: list[tuple[str, list[str]]], file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("IMEX_CONTROL_PLANE", raising=False)
+    assert invoke("up", file).exit_code == 0
+    assert go.built() == []
+    assert starts == [("foreground", BUILT)]
 
 
 def test_a_failed_build_is_reported_and_nothing_starts(
     go: FakeGo, starts: list[tuple[str, list[str]]], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GO_BUILD", "echo 'no network' >&2; exit 1")
-    message = error_of("up", file)
-    assert "go could not build go.etcd.io/etcd/server/v3:" in message
+    message = error_of("up", file, "--control-plane=kubernetes")
+    assert "go could not build imex-dra.io/sandbox/kubernetes:" in message
     assert "no network" in message
     assert starts == []
 

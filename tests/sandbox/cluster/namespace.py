@@ -20,9 +20,9 @@ def until(cluster: Cluster, condition: Callable[[], object]) -> None:
 
 
 class Namespace:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, name: str = "") -> None:
         self.cluster = cluster
-        self.name = f"test-{uuid.uuid4().hex[:6]}"
+        self.name = name or f"test-{uuid.uuid4().hex[:6]}"
         cluster.kubectl("create", "namespace", self.name)
 
     def kubectl(self, *arguments: str) -> str:

@@ -14,6 +14,7 @@ from tests.paths import ROOT
 
 A, B, C = (Node(ObjectMeta(name=name)) for name in "abc")
 TAINTED_B = Node(ObjectMeta(name="b"), NodeSpec((Taint("node.kubernetes.io/not-ready"),)))
+RESERVED_B = Node(ObjectMeta(name="b"), NodeSpec((Taint("nvidia.com/gpu"),)))
 
 
 def test_the_source_tree_has_the_manifests() -> None:
@@ -40,6 +41,7 @@ def test_the_error_for_missing_manifests_names_the_directories(tmp_path: Path) -
     ("nodes", "publishing", "message"),
     [
         ([A, B], None, ""),
+        ([A, RESERVED_B], {"a", "b"}, ""),
         ([A, B], {"a", "b"}, ""),
         ([A, B, C], {"a", "b", "c"}, ""),
         ([], None, "2 of 2 nodes are not Ready, for example a"),
@@ -52,4 +54,5 @@ def test_the_error_for_missing_manifests_names_the_directories(tmp_path: Path) -
 def test_a_cluster_is_ready_when_every_node_is_and_publishes_a_slice(
     nodes: list[Node], publishing: set[str] | None, message: str
 ) -> None:
-    assert what_is_missing(["a", "b"], nodes, publishing) == message
+    drivers = [] if publishing is None else ["a", "b"]
+    assert what_is_missing(["a", "b"], nodes, drivers, publishing or ()) == message

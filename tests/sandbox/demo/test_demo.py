@@ -1,4 +1,4 @@
-"""The demo on a real control plane: it succeeds, it fails, and it is stopped."""
+"""The demo: it succeeds, it fails, and it is stopped."""
 
 import json
 import os
@@ -13,18 +13,9 @@ import pytest
 
 from imex_sandbox.cluster.lock import lock_owner
 from imex_sandbox.demo.scenario import STEPS
-from imex_sandbox.kubernetes import binaries
 from tests.paths import ROOT
 
-pytestmark = [
-    pytest.mark.kube,
-    pytest.mark.slow,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        bool(binaries.missing(["mpi-operator"])),
-        reason="no MPI Operator here (mpi-operator not found): make kube builds it",
-    ),
-]
+pytestmark = [pytest.mark.racks, pytest.mark.timeout(1200)]
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -69,13 +60,23 @@ def wait_for_line(demo: "subprocess.Popen[str]", text: str) -> None:
         assert line, f"the demo ended before it printed {text}"
 
 
+def test_all_checks_pass_on_two_racks_of_two_nodes(name: str, start: Start) -> None:
+    """The one test of whole racks that `make test` has time for."""
+    demo = start("tests.sandbox.demo.small", name, "2", "300")
+    out, progress = demo.communicate(timeout=900)
+    report = json.loads(out)
+    assert (demo.returncode, report["failure"]) == (0, None), progress
+    assert [one["name"] for one in report["steps"]] == ["programs", *STEPS]
+
+
+@pytest.mark.slow
 def test_all_checks_pass_on_two_racks_of_18_nodes(name: str, start: Start) -> None:
     demo = start("imex_dra.cli", "demo", "--output=json", f"--name={name}")
     out, progress = demo.communicate(timeout=1100)
     report = json.loads(out)
     assert (demo.returncode, report["failure"]) == (0, None), progress
     assert report["ok"]
-    assert [one["name"] for one in report["steps"]] == ["binaries", *STEPS]
+    assert [one["name"] for one in report["steps"]] == ["programs", *STEPS]
     workers = [claim for claim in report["claims"] if claim["pods"][0].startswith("allreduce-worker-")]
     assert len(workers) == 18
     assert {claim["state"] for claim in workers} == {"allocated,reserved"}
@@ -85,6 +86,7 @@ def test_all_checks_pass_on_two_racks_of_18_nodes(name: str, start: Start) -> No
     assert "isolation: " in progress
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_run_is_reported_in_one_sentence_with_exit_code_1(
     name: str, start: Start, tmp_path: Path
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_job_that_cannot_run_is_reported_in_one_sentence_with_exit_code_1(
     assert (Path(report["logs"]) / "imex-up.log").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_demo_and_cleans_up(name: str, start: Start) -> None:
     demo = start("tests.sandbox.demo.small", name, "2", "300")
     wait_for_line(demo, "driver ...")

@@ -13,12 +13,22 @@ from typing import Any
 
 import pytest
 
+from imex_dra.api.names import CHANNEL_CLASS, CLIQUE_LABEL
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.loading import load_cluster
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.kube.client import Client
 from imex_dra.lint.findings import Severity
-from imex_sandbox.faults.kinds import AnyFault, BreakFabric, DropTraffic, HangProcess, PendFabric
+from imex_dra.picture.snapshot import PRODUCT_LABEL
+from imex_sandbox.faults.kinds import (
+    AnyFault,
+    BreakFabric,
+    DropTraffic,
+    HangProcess,
+    PendFabric,
+    ReloadDriver,
+)
+from tests.sandbox.cluster.namespace import Namespace
 from tests.sandbox.failures.rack import SLEEP, Rack, running_rack
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -62,12 +72,43 @@ def imex(rack: Rack, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+def domain(namespace: Namespace, name: str, mode: str = "Single") -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomain",
+        "metadata": {"name": name, "namespace": namespace.name},
+        "spec": {"channel": {"resourceClaimTemplate": {"name": name}, "allocationMode": mode}},
+    }
+
+
+def job(namespace: Namespace, name: str, template: str = "", *, pods: int = 1, gpus: int = 0) -> dict[str, Any]:
+    """On any node; its pods are kept in one partition."""
+    spec = namespace.pod(name, N2, template=template or name, command=SLEEP)["spec"]
+    del spec["nodeSelector"]
+    spec["restartPolicy"] = "Never"
+    term = {"topologyKey": CLIQUE_LABEL, "labelSelector": {"matchLabels": {"job": name}}}
+    spec["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    if gpus:
+        spec["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": str(gpus)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace.name},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "template": {"metadata": {"labels": {"job": name}}, "spec": spec},
+        },
+    }
+
+
 def test_a_healthy_rack_passes_every_command(rack: Rack) -> None:
     namespace = rack.namespace.name
+    # Its pods may run before its status says so, and until then nothing is found either.
+    rack.until(lambda: [one["status"] for one in imex(rack, "status")[1]["computeDomains"]] == ["Ready"])
     code, status = imex(rack, "status")
     assert (code, status["findings"], status["missing"]) == (0, [], [])
     assert [one["freeNodes"] for one in status["partitions"]] == [[N2, N3]]
-    assert [one["status"] for one in status["computeDomains"]] == ["Ready"]
     code, verified = imex(rack, "verify", "-n", namespace)
     assert (code, {check["verdict"] for check in verified["checks"]}) == (0, {"passed"})
     code, explained = imex(rack, "explain", "computedomain/train", "-n", namespace)
@@ -105,6 +146,80 @@ def test_a_node_without_power_is_the_only_error(rack: Rack) -> None:
     rack.node(N3).power_on()
 
 
+def test_a_node_whose_driver_was_reloaded_with_another_version_is_named(rack: Rack) -> None:
+    version = rack.nvlink_node(N3)["driverVersion"]
+    rack.injector.inject(ReloadDriver(nodes=(N3,), major=235, version="999.1"))
+    rack.until(lambda: found(rack) == [("IMEX311", f"NVLinkPartition {rack.partition_name}")])
+    rack.injector.inject(ReloadDriver(nodes=(N3,), major=236, version=version))
+
+
+def test_a_node_without_imex_node_is_named(rack: Rack) -> None:
+    """A node that was added, with the label of GPU Feature Discovery, and is Ready."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "r0-n99", "labels": {PRODUCT_LABEL: "GB200"}}}
+    rack.kubectl.apply(node)
+    try:
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+        patch = json.dumps({"status": {"conditions": [ready]}})
+        rack.kubectl("patch", "node", "r0-n99", "--subresource=status", f"--patch={patch}")
+        assert found(rack, Severity.ERROR) == [("IMEX302", "Node r0-n99")]
+    finally:
+        rack.kubectl("delete", "node", "r0-n99")
+
+
+def test_a_node_that_publishes_no_devices_is_named(rack: Rack) -> None:
+    with rack.injector.during(HangProcess(program="imex-node", nodes=(N3,))):
+        rack.delete_slice(N3)
+        rack.until(lambda: found(rack) == [("IMEX308", f"Node {N3}")])
+
+
+def test_a_controller_that_does_not_run_is_named(rack: Rack) -> None:
+    """A minute after its last renewal, which is changed here instead."""
+    with rack.injector.during(HangProcess(program="imex-controller")):
+        patch = json.dumps({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
+        rack.kubectl("-n", "imex-dra", "patch", "lease", "imex-controller", f"--patch={patch}")
+        assert found(rack) == [("IMEX204", "Lease imex-dra/imex-controller")]
+
+
+def test_a_missing_device_class_is_the_only_error(rack: Rack) -> None:
+    saved = rack.kubectl.get("deviceclass", CHANNEL_CLASS)
+    rack.kubectl("delete", "deviceclass", CHANNEL_CLASS)
+    try:
+        assert found(rack, Severity.ERROR) == [("IMEX202", f"DeviceClass {CHANNEL_CLASS}")]
+    finally:
+        for field in ("resourceVersion", "uid", "creationTimestamp"):
+            del saved["metadata"][field]
+        rack.kubectl.apply(saved)
+
+
+def test_what_preflight_must_find_in_a_cluster(rack: Rack) -> None:
+    """The legacy DaemonSet, whose pods run nowhere; and two driver versions in labels of GPU Feature Discovery."""
+    legacy = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "nvidia-imex", "namespace": rack.namespace.name},
+        "spec": {
+            "selector": {"matchLabels": {"app": "imex"}},
+            "template": {
+                "metadata": {"labels": {"app": "imex"}},
+                "spec": {
+                    "nodeSelector": {"pool": "none"},
+                    "containers": [{"name": "imex", "image": "x", "command": ["nvidia-imex"]}],
+                },
+            },
+        },
+    }
+    rack.kubectl.apply(legacy)
+    label = "nvidia.com/cuda.driver-version.full"
+    rack.kubectl("label", "node", N0, f"{label}=570.1.2")
+    rack.kubectl("label", "node", N1, f"{label}=580.0.1")
+    try:
+        code, checked = imex(rack, "preflight")
+        assert (code, sorted(f["id"] for f in checked["findings"])) == (1, ["IMEX215", "IMEX217"])
+    finally:
+        rack.namespace.kubectl("delete", "daemonset", "nvidia-imex")
+        rack.kubectl("label", "node", N0, N1, f"{label}-")
+
+
 def test_mistakes_in_pods_are_named(rack: Rack) -> None:
     """All at once: each has its own finding. Their workloads are different, because each pod is its own."""
     namespace = rack.namespace
@@ -113,15 +228,29 @@ def test_mistakes_in_pods_are_named(rack: Rack) -> None:
     typo["spec"]["containers"][0]["resources"]["claims"] = [{"name": "imex"}]
     unlisted = namespace.pod("unlisted", N2, template="train", command=SLEEP)
     del unlisted["spec"]["containers"][0]["resources"]
+    partly = namespace.pod("partly", N2, template="train", command=SLEEP)
+    gpus = {"name": "second", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    partly["spec"]["containers"].append({**gpus, "command": list(SLEEP)})
     legacy = namespace.pod("legacy", N2, command=SLEEP)
     legacy["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_IMEX_CHANNELS", "value": "0"}]
+    mounted = namespace.pod("mounted", N2, template="train", command=SLEEP)
+    mounted["spec"]["volumes"] = [{"name": "d", "hostPath": {"path": "/dev/nvidia-caps-imex-channels"}}]
+    privileged = namespace.pod("privileged", N2, template="train", command=SLEEP)
+    privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    port = namespace.pod("port", N2, command=SLEEP)
+    port["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 50000}]
     nowhere = namespace.pod("nowhere", N2, template="train", command=SLEEP)
     nowhere["spec"]["nodeSelector"] = {"pool": "none"}
-    rack.kubectl.apply(typo, unlisted, legacy, nowhere)
+    pods = (typo, unlisted, partly, legacy, mounted, privileged, port, nowhere)
+    rack.kubectl.apply(*pods)
     expected = {
         ("IMEX101", f"Pod {namespace.name}/typo"),
         ("IMEX105", f"Pod {namespace.name}/unlisted"),
+        ("IMEX107", f"Pod {namespace.name}/partly"),
         ("IMEX150", f"Pod {namespace.name}/legacy"),
+        ("IMEX151", f"Pod {namespace.name}/mounted"),
+        ("IMEX152", f"Pod {namespace.name}/privileged"),
+        ("IMEX216", f"Pod {namespace.name}/port"),
         ("IMEX401", f"Pod {namespace.name}/nowhere"),
     }
     rack.until(lambda: set(found(rack)) == expected)
@@ -131,7 +260,54 @@ def test_mistakes_in_pods_are_named(rack: Rack) -> None:
     _, explained = imex(rack, "explain", "pod/nowhere", "-n", namespace.name)
     assert (explained["brokenLink"], explained["partitions"][0]["fit"]) == ("claim", 0)
     assert explained["partitions"][0]["lacking"] == {"without the label pool=none": 4}
-    namespace.kubectl("delete", "pods", "typo", "unlisted", "legacy", "nowhere", "--force", "--grace-period=0")
+    names = [pod["metadata"]["name"] for pod in pods]
+    namespace.kubectl("delete", "pods", *names, "--force", "--grace-period=0")
+
+
+def test_mistakes_in_workloads_are_named(rack: Rack) -> None:
+    """A ComputeDomain that is refused, one whose template has another owner, and one with two workloads; a pod in
+    another namespace than its ComputeDomain; and a job that is larger than the rack.
+    """
+    namespace, other = rack.namespace, Namespace(rack.cluster)
+    taken = rack.kubectl.get("-n", namespace.name, "resourceclaimtemplate", "train")
+    taken["metadata"] = {"name": "taken", "namespace": namespace.name}
+    rack.kubectl.apply(taken)
+    for name in ("taken", "large", "shared"):
+        rack.kubectl.apply(domain(namespace, name))
+    rack.kubectl.apply(domain(namespace, "open", mode="All"))
+    stray = other.pod("stray", N2, template="train", command=SLEEP)
+    rack.kubectl.apply(
+        stray, job(namespace, "large", pods=5, gpus=4), *(job(namespace, n, "shared") for n in "ab")
+    )
+
+    def names(finding: tuple[str, str]) -> tuple[str, str]:
+        """Without the random end of the names of pods."""
+        return finding[0], finding[1].split("large-")[0]
+
+    expected = {
+        ("IMEX103", f"Pod {other.name}/stray"),
+        ("IMEX402", f"Pod {namespace.name}/"),
+        ("IMEX406", f"ComputeDomain {namespace.name}/open"),
+        ("IMEX407", f"ComputeDomain {namespace.name}/taken"),
+        ("IMEX411", f"ComputeDomain {namespace.name}/shared"),
+    }
+    rack.until(lambda: set(map(names, found(rack))) == expected)
+    code, verified = imex(rack, "verify", "-n", namespace.name, "job/large")
+    assert (code, [f["id"] for f in verified["findings"]]) == (1, ["IMEX402"])
+    namespace.kubectl("delete", "jobs", "--all", "--cascade=foreground")
+    namespace.delete("computedomains", "taken", "large", "shared", "open")
+    namespace.kubectl("delete", "resourceclaimtemplate", "taken")
+    other.kubectl("delete", "pods", "--all", "--force", "--grace-period=0")
+
+
+def test_a_deletion_that_waits_names_the_pods(rack: Rack) -> None:
+    namespace = rack.namespace
+    (pod,) = rack.run("done", N2)
+    namespace.kubectl("delete", "computedomain", "done", "--wait=false")
+    rack.until(lambda: found(rack) == [("IMEX412", f"ComputeDomain {namespace.name}/done")])
+    _, explained = imex(rack, "explain", "computedomain/done", "-n", namespace.name)
+    assert pod in explained["findings"][0]["message"]
+    namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
 
 
 def test_a_bundle_of_the_rack_says_the_same(rack: Rack, tmp_path: Path) -> None:

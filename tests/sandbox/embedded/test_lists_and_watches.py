@@ -1,9 +1,15 @@
 """Lists, selectors, pages, and watches."""
 
 import asyncio
+import random
+import uuid
 
 import pytest
 
+from imex_dra.base.clock import Clock
+from imex_sandbox.embedded.objects import Objects
+from imex_sandbox.embedded.storage import Storage
+from imex_sandbox.simulation.network import Link, SimulatedHttp
 from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
 from tests.sandbox.embedded.test_objects import lease
 
@@ -112,3 +118,15 @@ async def test_a_watch_ends_after_its_time(api: Api) -> None:
 async def test_what_is_not_served_is_not_found(api: Api) -> None:
     code, _ = await api.request("GET", "/apis/example.com/v1/nothings")
     assert code == 404
+
+
+async def test_a_watch_from_a_version_that_is_not_kept_ends_with_an_event() -> None:
+    """A real API server does the same after a compaction (tests/kube/test_reflector.py)."""
+    objects = Objects(Storage(), now=Clock().now, new_uid=lambda: str(uuid.uuid4()))
+    api = Api(SimulatedHttp("imex-test", objects, Link(random.Random(), latency=0.0)))
+    await api.request("POST", "/api/v1/namespaces", {"metadata": {"name": api.namespace}})
+    await create(api, "x")
+    objects.storage.compact()
+    await create(api, "y")
+    (event,) = await api.watch(api.path("leases"), 1, resourceVersion="1")
+    assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")

@@ -72,7 +72,7 @@ class Rack:
             [sys.executable, "-m", "imex_dra.cli", *flags], capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stderr + done.stdout
 
     def lose_partition(self) -> None:
         """Delete the NVLinkPartition, with its finalizer, as if the object had been lost."""

@@ -1,6 +1,6 @@
 """What a user sees on a rack with dead nodes, lost objects and dead programs; docs/design/failures.md is the list.
 
-Real processes on a real control plane: power is cut by killing every process of a node.
+Real processes: power is cut by killing every process of a node.
 """
 
 import re
@@ -15,7 +15,7 @@ from imex_dra.node.checkpoint import CheckpointFile, Unreadable
 from imex_sandbox.faults.kinds import HangProcess
 from tests.sandbox.failures.rack import Rack, running_rack
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(400)]
 
 N0, N1, N2, N3 = (f"r0-n0{number}" for number in range(4))
 ADVICE = "for a node that will not return, delete its Node object or run imex forget-node"

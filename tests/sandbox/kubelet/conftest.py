@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.kubernetesversion import is_older_than
 from tests.sandbox.kubelet.api import Api
 from tests.sandbox.kubelet.fixture import KubeletFixture
 from tests.sandbox.kubelet.implementations import HOLLOW, IMPLEMENTATIONS, NODE_USERS, REAL, Kubelet
@@ -33,17 +34,19 @@ def api(cluster: ControlPlane) -> Iterator[Api]:
     api.close()
 
 
-@pytest.fixture(scope="session")
-def kubectl(cluster: ControlPlane) -> Kubectl:
-    return Kubectl(cluster.kubeconfig())
-
-
 @pytest.fixture(scope="session", params=[REAL, HOLLOW])
 def kubelet(request: pytest.FixtureRequest, root: Path, cluster: ControlPlane) -> Iterator[Kubelet]:
     kubelet = IMPLEMENTATIONS[request.param](root, cluster)
     kubelet.start()
     yield kubelet
     kubelet.stop()
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: ControlPlane, kubelet: Kubelet) -> Kubectl:
+    no_web_sockets = kubelet.name == "simulated" and is_older_than("1.36")
+    reason = "the simulated kubelet speaks WebSocket, and API servers speak it to kubelets since Kubernetes 1.36"
+    return Kubectl(cluster.kubeconfig(), without_exec=reason if no_web_sockets else "")
 
 
 @pytest.fixture

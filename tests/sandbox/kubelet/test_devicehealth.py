@@ -7,6 +7,7 @@ import pytest
 from imex_dra.dra.proto import health_pb2
 from imex_sandbox.kubelet.checkpoint import Device
 from imex_sandbox.kubelet.devicehealth import DEFAULT_TIMEOUT, DeviceHealthCache, DeviceKey
+from tests.kubernetesversion import device_health
 from tests.sandbox.kubelet.fakeplugin import HEALTH, FakePlugin
 from tests.sandbox.kubelet.fixture import RUN_FOREVER, V1, KubeletFixture, Pod
 
@@ -38,6 +39,7 @@ def healthy_pod(node: KubeletFixture) -> tuple[FakePlugin, str, Pod]:
     return plugin, claim, pod
 
 
+@device_health
 def test_the_health_is_unknown_if_the_driver_reports_none(node: KubeletFixture) -> None:
     node.registered_plugin()
     claim = node.claim()
@@ -48,6 +50,7 @@ def test_the_health_is_unknown_if_the_driver_reports_none(node: KubeletFixture) 
     assert reported(pod, "without") is None
 
 
+@device_health
 def test_a_report_shows_with_its_message_until_it_expires(node: KubeletFixture) -> None:
     plugin, claim, pod = healthy_pod(node)
     plugin.report_health(claim, health_pb2.UNHEALTHY, "the fabric is broken", timeout=600)
@@ -56,6 +59,7 @@ def test_a_report_shows_with_its_message_until_it_expires(node: KubeletFixture) 
     pod.until(lambda: reported_after_touch(pod) == expected(node, claim, "Unknown"))
 
 
+@device_health
 def test_the_health_is_unknown_after_the_plugin_stops(node: KubeletFixture) -> None:
     plugin, claim, pod = healthy_pod(node)
     plugin.stop()

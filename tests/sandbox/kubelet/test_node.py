@@ -3,6 +3,7 @@
 import platform
 from typing import Any
 
+from imex_sandbox.kubernetes.versions import kubernetes
 from tests.sandbox.kubelet.api import LEASES, NODES
 from tests.sandbox.kubelet.fixture import KubeletFixture
 from tests.waiting import until
@@ -52,7 +53,7 @@ def test_a_node_reports_capacity_addresses_and_system_info(node: KubeletFixture)
     assert status["capacity"]["pods"] == "110"
     assert {a["type"] for a in status["addresses"]} == {"InternalIP", "Hostname"}
     info = status["nodeInfo"]
-    assert info["kubeletVersion"].startswith("v1.36.4")
+    assert info["kubeletVersion"].startswith(kubernetes())
     assert info["operatingSystem"] == "linux"
     assert info["architecture"] == ARCHITECTURE
     assert all(info[key] for key in ("bootID", "machineID", "systemUUID", "kernelVersion", "osImage"))

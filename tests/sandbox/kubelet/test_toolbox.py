@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from imex_dra import __version__
+from imex_sandbox.kubelet import containerinit
 from imex_sandbox.kubelet.config import StandIn
 from imex_sandbox.kubelet.toolbox import (
     DIRECTORY,
@@ -26,6 +27,17 @@ def test_tools_run_with_the_python_of_the_kubelet(tmp_path: Path) -> None:
         [tmp_path / "with space" / "imex", "version"], env={}, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"imex-dra {__version__}\n"
+
+
+@pytest.mark.parametrize("word", ["allreduce", "bandwidth"])
+def test_programs_of_ranks_start_without_the_rest_of_the_command_line(tmp_path: Path, word: str) -> None:
+    Toolbox(tmp_path).install()
+    environment = {"PYTHONVERBOSE": "1"}  # names every imported module
+    done = subprocess.run(
+        [tmp_path / "imex", word, "--help"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert f"usage: imex {word}" in done.stdout
+    assert "import 'click'" not in done.stderr
 
 
 @pytest.mark.parametrize("tool", ["mpirun", "mpiexec", "all_reduce_perf", "nvbandwidth", RANK_SERVER])
@@ -67,3 +79,19 @@ def test_a_users_stand_in_wins_over_the_rank_server() -> None:
 def test_other_containers_run_their_command_or_pause() -> None:
     assert container_argv(Container("c", command=("ls", "/usr/sbin/sshd"))) == ("ls", "/usr/sbin/sshd")
     assert container_argv(Container("c")) == PAUSE
+
+
+def test_a_program_that_only_an_image_has_at_its_path_is_found_in_the_toolbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert containerinit.TOOLBOX == DIRECTORY
+    monkeypatch.setattr(containerinit, "TOOLBOX", str(tmp_path))
+    Toolbox(tmp_path).install()
+    found = containerinit.find("/opt/nccl_tests/build/all_reduce_perf", "/usr/bin")
+    assert found == str(tmp_path / "all_reduce_perf")
+
+
+def test_a_missing_command_names_the_rule_to_add() -> None:
+    with pytest.raises(OSError, match="no such file or directory") as missing:
+        containerinit.find("/opt/amazon/fi_info", "/usr/bin")
+    assert 'such as {command: "*fi_info*", argv: [sleep, infinity]}' in str(missing.value)

@@ -36,6 +36,8 @@ class FakeGo:
             "PATH": f"{self.path}:/usr/bin:/bin",
             "XDG_CACHE_HOME": str(directory / "cache"),
             "KUBEBUILDER_ASSETS": "",
+            "IMEX_KUBERNETES": "",
+            "IMEX_KUBERNETES_MIRROR": "",
             "GO_CALLS": str(self.calls),
         }
 

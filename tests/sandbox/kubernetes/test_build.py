@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from imex_dra.base.errors import Misconfigured
-from imex_sandbox.kubernetes import binaries, build, toolchain
+from imex_sandbox.kubernetes import binaries, build, toolchain, versions
 from tests.paths import ROOT
 from tests.sandbox.kubernetes.fakego import FakeGo
 from tests.waiting import until
+
+# The Python environment has a kubectl.
+BUILT = [name for name in binaries.BUILT if name != "kubectl"]
 
 
 @pytest.fixture
@@ -44,9 +47,45 @@ def temporary_directories() -> list[Path]:
 def test_all_missing_programs_are_built_and_temporary_files_are_removed(go: FakeGo) -> None:
     code, stderr = run_build(go)
     assert code == 0
-    assert f"building {', '.join(binaries.BUILT)} from source" in stderr
+    assert f"building {', '.join(BUILT)} from source" in stderr
     assert binaries.missing(binaries.BUILT) == []
     assert temporary_directories() == []
+
+
+def test_the_control_plane_is_one_program_with_a_link_for_each_name(go: FakeGo) -> None:
+    build.build(build.COMBINED_PROGRAMS)
+    program = binaries.cache_directory("etcd") / build.COMBINED
+    assert [binaries.find(name).resolve() for name in build.COMBINED_PROGRAMS] == [program] * 4
+    assert go.built() == ["imex-dra.io/sandbox/kubernetes"]
+
+
+def test_programs_of_the_control_plane_that_exist_are_not_replaced(go: FakeGo) -> None:
+    """A cache that an earlier version filled, or that holds official programs."""
+    cached = binaries.cache_directory("kube-apiserver") / "kube-apiserver"
+    cached.parent.mkdir(parents=True)
+    cached.touch(mode=0o755)
+    build.build(build.COMBINED_PROGRAMS)
+    assert not cached.is_symlink()
+    assert binaries.find("kube-scheduler").resolve().name == build.COMBINED
+
+
+def test_one_missing_program_of_the_control_plane_is_built_alone(go: FakeGo) -> None:
+    build.build(["etcd"])
+    assert go.built() == ["go.etcd.io/etcd/server/v3"]
+
+
+@pytest.mark.parametrize("minor", versions.KUBERNETES)
+def test_each_version_of_kubernetes_has_its_own_module_file(
+    go: FakeGo, monkeypatch: pytest.MonkeyPatch, minor: str
+) -> None:
+    monkeypatch.setenv("IMEX_KUBERNETES", minor)
+    build.build(build.COMBINED_PROGRAMS)
+    calls = [call for call in go.calls.read_text().splitlines() if "imex-dra.io/sandbox/kubernetes" in call]
+    assert len(calls) == 2
+    expected = "" if minor == versions.DEFAULT else f"-modfile=go-{minor}.mod"
+    assert all(("-modfile" in call) == bool(expected) and expected in call for call in calls)
+    assert f"gitVersion={versions.KUBERNETES[minor]} " in calls[1]
+    assert (binaries.cache_root() / "kubernetes" / versions.KUBERNETES[minor] / "kube-apiserver").exists()
 
 
 def test_a_complete_cache_needs_no_go_toolchain(go: FakeGo) -> None:
@@ -84,7 +123,7 @@ def test_a_killed_build_leaves_no_incomplete_program_and_the_next_build_continue
     with start_build(go, GO_BUILD="exec sleep 600") as process:
         until(go.built)
         process.kill()
-    assert len(binaries.missing(binaries.BUILT)) == len(binaries.BUILT)
+    assert binaries.missing(binaries.BUILT) == BUILT
     assert run_build(go)[0] == 0
     assert temporary_directories() == []
 
@@ -109,7 +148,7 @@ def test_a_second_build_waits_for_the_first(go: FakeGo) -> None:
             gate.touch()
             assert second.wait(120) == 0
             assert first.wait(120) == 0
-    assert len(go.built()) == len(binaries.BUILT)
+    assert len(go.built()) == len(build.targets(BUILT))
 
 
 def run_runc_build(go: FakeGo, **environment: str) -> tuple[int, str]:
@@ -153,9 +192,11 @@ def test_the_wheel_contains_the_go_modules(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "site")
     installed = tmp_path / "site/imex_sandbox/kubernetes/modules"
     names = {str(path.relative_to(installed)) for path in installed.rglob("*") if path.is_file()}
-    modules = {target.module for target in (*build.TARGETS.values(), build.RUNC)}
-    required = {f"{module}/{file}" for module in modules for file in ("go.mod", "go.sum")}
-    assert names == {*required, "mpi-operator/main.go", "go.txt"}
+    modules = {target.module for target in (*build.targets(BUILT), build.RUNC)}
+    files = {f"{module}/go.mod" for module in modules}
+    files |= {f"kubernetes/{versions.module_file(version)}" for version in versions.KUBERNETES.values()}
+    sums = {file.removesuffix("mod") + "sum" for file in files}
+    assert names == files | sums | {"kubernetes/main.go", "mpi-operator/main.go", "go.txt"}
 
 
 @pytest.mark.usefixtures("go")
@@ -167,12 +208,12 @@ def test_an_old_go_is_rejected_if_no_newer_one_can_be_installed(
     with pytest.raises(
         Misconfigured, match=r"Go 1\.26\.0 or later is not on the PATH, and installing .*go\.txt failed"
     ):
-        toolchain.find_go(tmp_path, tmp_path / "go.txt")
+        toolchain.find_go(tmp_path / "go.mod", tmp_path / "go.txt")
 
 
 def test_a_go_on_the_path_that_is_new_enough_is_used(go: FakeGo, tmp_path: Path) -> None:
     (tmp_path / "go.mod").write_text("module x\n\ngo 1.26.0\n")
-    assert toolchain.find_go(tmp_path, tmp_path / "go.txt") == go.path / "go"
+    assert toolchain.find_go(tmp_path / "go.mod", tmp_path / "go.txt") == go.path / "go"
 
 
 def test_environment_variables_of_the_caller_do_not_change_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from imex_dra.base.errors import Misconfigured, Rejected, Unavailable
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.kubectl import Kubectl
+from imex_sandbox.kubernetes.versions import kubernetes
 from tests.waiting import until
 
 pytestmark = [pytest.mark.kube, pytest.mark.slow]
@@ -77,7 +78,7 @@ def processes_in(directory: Path) -> list[str]:
 
 def test_kubectl_and_the_api_server_have_the_pinned_version(control_plane: ControlPlane) -> None:
     versions = json.loads(control_plane.kubectl("version", "-o", "json"))
-    assert versions["clientVersion"]["gitVersion"] == versions["serverVersion"]["gitVersion"] == "v1.36.4"
+    assert versions["clientVersion"]["gitVersion"] == versions["serverVersion"]["gitVersion"] == kubernetes()
 
 
 def test_the_controller_manager_creates_the_pods_of_a_deployment(control_plane: ControlPlane) -> None:
@@ -162,7 +163,7 @@ def test_every_write_is_in_the_audit_log_with_its_user_agent(control_plane: Cont
     # The API server logs a request after it has responded.
     (write,) = until(audited)
     assert write["level"] == "Metadata"
-    assert write["userAgent"].startswith("kubectl/v1.36.4")
+    assert write["userAgent"].startswith(f"kubectl/{kubernetes()}")
     assert write["user"]["username"] == "admin"
 
 

@@ -17,6 +17,7 @@ from imex_sandbox.kubernetes import cgroups, images
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.network import Network
 from imex_sandbox.kubernetes.node import Node
+from imex_sandbox.kubernetes.versions import kubernetes
 from tests.sandbox.kubernetes import driverimage
 from tests.sandbox.kubernetes.plugin import DEVICE, Plugin
 from tests.waiting import until
@@ -133,7 +134,7 @@ def test_two_nodes_join_the_cluster(cluster: Cluster, nodes: tuple[Node, Node]) 
         node["metadata"]["name"]: node["status"]["nodeInfo"] for node in cluster.kubectl.get("nodes")["items"]
     }
     assert infos.keys() == {"one", "two"}
-    assert {info["kubeletVersion"] for info in infos.values()} == {"v1.36.4"}
+    assert {info["kubeletVersion"] for info in infos.values()} == {kubernetes()}
     assert all(info["containerRuntimeVersion"].startswith("containerd://2.") for info in infos.values())
 
 
@@ -162,7 +163,7 @@ def test_each_node_has_its_own_host_network(cluster: Cluster, nodes: tuple[Node,
 def test_a_pod_with_the_driver_image_reaches_the_api_server(cluster: Cluster, nodes: tuple[Node, Node]) -> None:
     cluster.run("driver", nodes[1], driverimage.NAME)
     version = json.loads(cluster.exec("driver", "python3", "-c", GET_API_VERSION))
-    assert version["gitVersion"] == "v1.36.4"
+    assert version["gitVersion"] == kubernetes()
 
 
 def test_a_container_with_a_claim_gets_the_cdi_device(cluster: Cluster, nodes: tuple[Node, Node]) -> None:

@@ -40,6 +40,14 @@ def test_flags_that_matter_only_on_real_machines_are_accepted_without_effect() -
     assert parse([*words.split(), *RUN]) == Arguments(command=RUN)
 
 
+def test_flags_of_open_mpi_without_effect_on_the_ranks_are_ignored_and_listed() -> None:
+    """As in public manifests for nccl-tests."""
+    parsed = parse(["--show-progress", "-np", "4", "--output-filename", "/tmp/x", "--timeout=60", "perf", "-v"])
+    assert parsed == Arguments(
+        processes=4, ignored=("--show-progress", "--output-filename", "--timeout=60"), command=("perf", "-v")
+    )
+
+
 def test_all_words_after_the_program_are_its_arguments() -> None:
     assert parse(["-np", "2", "perf", "-np", "8", "--unknown"]).command == ("perf", "-np", "8", "--unknown")
 

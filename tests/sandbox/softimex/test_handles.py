@@ -31,10 +31,22 @@ def exports() -> Exports:
 
 def test_a_handle_has_64_bytes_and_names_its_export(exports: Exports) -> None:
     export = exports.add(5, "file", 4096)
-    data = exports.handle(export.number)
+    data = exports.handle(export.number, "p.1")
     handle = handles.parse(data)
     assert len(data) == 64
     assert handle[:4] == (3, "00112233445566aa", export.number, 4096)
+
+
+@pytest.mark.parametrize("partition", ["p.2", ""])
+def test_a_handle_of_another_partition_is_refused_before_any_node_is_asked(
+    exports: Exports, partition: str
+) -> None:
+    """Indexes of nodes mean other nodes in another partition, so the answer of a node there would be wrong."""
+    handle = handles.parse(exports.handle(exports.add(5, "file", 4096).number, "p.1"))
+    handles.check_partition(handle, HARDWARE)
+    with pytest.raises(CudaError, match=f"another NVLink partition; the importer is in '{partition}'") as refusal:
+        handles.check_partition(handle, HARDWARE._replace(partition=partition))
+    assert refusal.value.code == 801
 
 
 @pytest.mark.parametrize(
@@ -52,14 +64,14 @@ def test_a_handle_has_64_bytes_and_names_its_export(exports: Exports) -> None:
 def test_exporter_and_importer_need_the_same_channel_and_the_same_partition(
     exports: Exports, importer: Importer, hardware: Hardware, expected: int
 ) -> None:
-    handle = exports.handle(exports.add(5, "file", 4096).number)
+    handle = exports.handle(exports.add(5, "file", 4096).number, "p.1")
     assert code(exports, handle, importer, hardware) == expected
 
 
 @given(st.integers(0, 63), st.integers(1, 255))
 def test_a_handle_with_any_changed_byte_is_invalid(position: int, change: int) -> None:
     exports = Exports(EXPORTER)
-    handle = bytearray(exports.handle(exports.add(5, "file", 4096).number))
+    handle = bytearray(exports.handle(exports.add(5, "file", 4096).number, "p.1"))
     handle[position] ^= change
     assert code(exports, bytes(handle), Importer(1, 5, "p.1")) == CudaError.INVALID_HANDLE
 
@@ -71,7 +83,7 @@ def test_arbitrary_bytes_are_not_a_valid_handle(data: bytes) -> None:
 
 def test_a_handle_of_a_previous_instance_is_invalid() -> None:
     before, after = Exports(EXPORTER), Exports(EXPORTER._replace(instance="ff" * 8))
-    handle = before.handle(before.add(5, "file", 4096).number)
+    handle = before.handle(before.add(5, "file", 4096).number, "p.1")
     after.add(5, "file", 4096)
     assert code(after, handle, Importer(1, 5, "p.1")) == CudaError.INVALID_HANDLE
     same_identity = Exports(EXPORTER)  # but another key
@@ -94,7 +106,7 @@ class ExportsMachine(RuleBasedStateMachine):
     def export(self, channel: int) -> tuple[int, bytes]:
         export = self.exports.add(channel, "file", 4096)
         self.channels[export.number] = channel
-        return export.number, self.exports.handle(export.number)
+        return export.number, self.exports.handle(export.number, "p.1")
 
     @rule(handle=consumes(exported))
     def free(self, handle: tuple[int, bytes]) -> None:

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imex_sandbox.softimex import allreduce, bandwidth, ring
+from imex_sandbox.softimex import allreduce, bandwidth, processgroup, ring
 from imex_sandbox.softimex.errors import JobError
 from imex_sandbox.softimex.processgroup import RankInfo, read_rank
 from imex_sandbox.softimex.ring import DATA_OFFSET, Ring
@@ -29,6 +30,30 @@ plan = allreduce.Plan(1024, 1024, 2, 1, 0)
 wrong = lambda left, own: bytes([left[0] ^ 1]) + ring.add(left, own)[1:]
 sys.exit(processgroup.run(lambda channel, group: allreduce.reduce_all(channel, group, plan, wrong)))
 """
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "ignored"),
+    [
+        (allreduce, "-b 4K -e 4K -c 0 -R 2", "-c 0 -R 2"),
+        (bandwidth, f"-t {bandwidth.READ} {bandwidth.WRITE} --verbose --json", "--verbose --json"),
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_flags_that_only_the_real_program_has_are_ignored_and_rank_0_says_so(
+    program: ModuleType,
+    words: str,
+    ignored: str,
+    rank: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("RANK", str(rank)), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(processgroup, "run", lambda work: 0)
+    assert program.main(words.split()) == 0
+    said = f"ignored, because soft IMEX has no such option: {ignored}\n"
+    assert capsys.readouterr().err.endswith(said) is (rank == 0)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from imex_dra.cli.commands import Command
 
-COMMANDS = (
+_COMMANDS = (
     Command(
         "demo", "imex_sandbox.cli.demo:command", "Run the driver on two simulated racks, and check every step."
     ),
@@ -25,3 +25,4 @@ COMMANDS = (
         "Run a verified all-reduce over all ranks of a job on simulated nodes.",
     ),
 )
+COMMANDS = tuple(command._replace(section="Simulated racks") for command in _COMMANDS)

@@ -8,6 +8,7 @@ import click
 
 from imex_dra.base.logging import configure
 from imex_sandbox import racks
+from imex_sandbox.cli.up import control_plane_option
 from imex_sandbox.demo.demo import Demo
 from imex_sandbox.demo.workloads import Job
 
@@ -18,8 +19,8 @@ from imex_sandbox.demo.workloads import Job
 
     \b
     The steps, each of which is checked:
-      binaries        Kubernetes and the MPI Operator are built from source, if they are not yet
-      racks           36 simulated nodes on a real Kubernetes control plane
+      programs        with --control-plane kubernetes, what is missing is built from source
+      racks           36 simulated nodes and a control plane
       driver          an IMEX daemon on each node, one NVLink partition for each rack
       ComputeDomain   the controller creates its ResourceClaimTemplate
       pod             a container gets the channel of its ComputeDomain, and no other
@@ -28,13 +29,16 @@ from imex_sandbox.demo.workloads import Job
       isolation       a process of another ComputeDomain cannot import memory, even with a valid handle
       cleanup         nothing is left but logs
 
-    At a terminal the command draws both racks while it runs. The first run takes several minutes, because it
-    builds what is missing; later runs take about one minute. Ctrl-C stops the demo and cleans up. The exit code is
+    The control plane is by default an embedded one in Python, not Kubernetes. With --control-plane kubernetes the
+    same steps run on the real one; the first run then takes several minutes, because it builds what is missing.
+
+    At a terminal the command draws both racks while it runs. Ctrl-C stops the demo and cleans up. The exit code is
     1 if a check fails.
 
     \b
     Try:
       imex demo
+      imex demo --control-plane kubernetes
       imex demo -o json | jq .failure""",
 )
 @click.option(
@@ -45,9 +49,10 @@ from imex_sandbox.demo.workloads import Job
     show_default=True,
     help="The format of the report on stdout. Progress goes to stderr.",
 )
+@control_plane_option
 @click.option("--name", default="demo", show_default=True, help="The name of the cluster that the demo starts.")
-def command(output: str, name: str) -> None:
-    demo = Demo(racks.of_racks(2, "gb200-nvl72", name=name), Job(workers=18, slots=4))
+def command(output: str, control_plane: str, name: str) -> None:
+    demo = Demo(racks.of_racks(2, "gb200-nvl72", name=name), Job(workers=18, slots=4), control_plane)
     sys.exit(run(demo, output))
 
 

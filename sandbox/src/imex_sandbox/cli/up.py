@@ -7,7 +7,7 @@ import click
 from imex_dra.base.logging import configure
 from imex_sandbox import racks
 from imex_sandbox.cluster import lifecycle
-from imex_sandbox.cluster.settings import Options
+from imex_sandbox.cluster.settings import CONTROL_PLANES, EMBEDDED, KUBERNETES, Options
 from imex_sandbox.kubelet.config import load_stand_ins
 from imex_sandbox.kubelet.processes import require_user_namespaces
 from imex_sandbox.kubernetes import binaries
@@ -16,10 +16,20 @@ from imex_sandbox.profiles import PROFILES
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
+control_plane_option = click.option(
+    "--control-plane",
+    type=click.Choice(CONTROL_PLANES),
+    default=EMBEDDED,
+    show_default=True,
+    envvar="IMEX_CONTROL_PLANE",
+    show_envvar=True,
+    help="embedded: in Python, ready in a second. kubernetes: the real one.",
+)
+
 
 @click.command(
     name="up",
-    help="""Run simulated racks on this machine: a real control plane, and the driver on every simulated node.
+    help="""Run simulated racks on this machine: a control plane, and the driver on every simulated node.
 
     \b
     Try:
@@ -36,7 +46,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
       - {name: a, profile: gb200-nvl72}
       - {name: b, profile: gb300-nvl72, nodes: 9, partitions: [4, 5]}
 
-    Programs of the control plane that are missing are built from source first. This takes minutes, but only once.
+    The control plane is by default an embedded one in Python, which starts in a second. It is not Kubernetes: it
+    has what racks on a laptop need. With --control-plane kubernetes it is the real one; programs that are missing
+    are built from source first, which takes minutes, but only once.
 
     imex up does not change ~/.kube/config. When it stops, it removes everything except logs.""",
 )
@@ -50,6 +62,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     help="Name of the cluster. Clusters with different names can run at the same time."
     "  [default: the name in the file, or imex]",
 )
+@control_plane_option
 @click.option("--detach", is_flag=True, help="Run in the background. Return when ready; imex down stops it.")
 @click.option(
     "--processes",
@@ -64,6 +77,7 @@ def command(
     count: int | None,
     profile: str | None,
     name: str | None,
+    control_plane: str,
     detach: bool,
     processes: bool,
     no_driver: bool,
@@ -72,6 +86,7 @@ def command(
 ) -> None:
     options = Options(
         cluster=_cluster(cluster, count, profile, name),
+        control_plane=control_plane,
         driver=not no_driver,
         processes=processes,
         hollow=hollow,
@@ -81,7 +96,8 @@ def command(
     if not hollow:
         require_user_namespaces()
     # In the foreground, before anything is started: a build takes minutes and shows its progress.
-    build(binaries.CONTROL_PLANE if hollow else binaries.SIMULATED_CLUSTER)
+    if control_plane == KUBERNETES:
+        build(binaries.CONTROL_PLANE if hollow else binaries.SIMULATED_CLUSTER)
     if detach:
         lifecycle.start_detached(options)
     else:

@@ -1,4 +1,4 @@
-"""Simulated racks on a real control plane, as `imex up` runs them, and how tests and faults control them.
+"""Simulated racks with a control plane, as `imex up` runs them, and how tests and faults control them.
 
     from imex_sandbox.cluster.handle import Cluster, running
     from imex_sandbox.racks import of_racks

@@ -21,10 +21,11 @@ from imex_sandbox import racks
 from imex_sandbox.cluster import installation, settings
 from imex_sandbox.cluster.handle import Description, NodeEntry
 from imex_sandbox.cluster.paths import ClusterPaths
-from imex_sandbox.cluster.settings import Options
+from imex_sandbox.cluster.settings import EMBEDDED, KUBERNETES, Options
 from imex_sandbox.cluster.supervisor import Supervisor
 from imex_sandbox.kubernetes import binaries, driver, kubectl, mpioperator
 from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.embedded import AnyControlPlane, EmbeddedControlPlane
 from imex_sandbox.kubernetes.mpioperator import MpiOperator
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.process import Process
@@ -32,6 +33,10 @@ from imex_sandbox.proxy.server import ProxyProcess
 from imex_sandbox.racks import SimulatedNode
 
 CONTROLLER, APISERVER = "imex-controller", "kube-apiserver"
+_CONTROL_PLANES = {
+    EMBEDDED: "embedded, not Kubernetes (--control-plane kubernetes runs the real one)",
+    KUBERNETES: "etcd, kube-apiserver, controller-manager, scheduler",
+}
 _READY_WITHIN = 240.0
 _DRIVERS_MODULE, _KUBELETS_MODULE = "imex_sandbox.cluster.drivers", "imex_sandbox.kubelet"
 
@@ -72,6 +77,9 @@ class Host:
         self.paths = paths
         self.number = number
         self.nodes: Sequence[SimulatedNode] = racks.layout(options.cluster, number)
+        """Of the racks. Requests name them, and the driver runs on them."""
+        extra = racks.control_plane_node(options.cluster, number)
+        self._all_nodes = [*self.nodes, extra] if extra else self.nodes
         self.supervisor = Supervisor()
         self.proxy = ProxyProcess(paths.run, paths.log("proxy"))
         self.controller = driver.controller(
@@ -85,13 +93,14 @@ class Host:
 
     def start(self, log: StartupLog) -> None:
         """Call this from the main thread: a process dies with the thread that started it."""
-        count = len(self.nodes)
-        with log.step("real control plane: etcd, kube-apiserver, controller-manager, scheduler"):
+        count = len(self._all_nodes)
+        with log.step(f"control plane: {_CONTROL_PLANES[self.options.control_plane]}"):
             self._prepare_nodes()
             self._start_control_plane()
             self._install_mpi_operator(log)
         with log.step("driver manifests: CRDs, RBAC, DeviceClass"):
-            installation.apply_manifests(self.control_plane.kubectl)
+            is_real = isinstance(self.control_plane, ControlPlane)
+            installation.apply_manifests(self.control_plane.kubectl, wait=is_real)
         with log.step(
             f"{count} kubelets" + (", the driver on each node, controller" if self.options.driver else "")
         ):
@@ -108,7 +117,7 @@ class Host:
         self._running.close()
 
     def _prepare_nodes(self) -> None:
-        for node in self.nodes:
+        for node in self._all_nodes:
             NodeRoot(self.paths.node(node.name)).make(node.hardware, address=node.address)
         if self.options.driver:
             content = settings.driver_settings(self.options, self.paths, self.nodes)
@@ -117,20 +126,24 @@ class Host:
             )
 
     def _start_control_plane(self) -> None:
-        users = {settings.node_user(node): ["system:nodes"] for node in self.nodes}
-        self.control_plane = ControlPlane(self.paths.control_plane, logs=self.paths.logs, users=users)
+        users = {settings.node_user(node): ["system:nodes"] for node in self._all_nodes}
+        start = EmbeddedControlPlane if self.options.control_plane == EMBEDDED else ControlPlane
+        self.control_plane: AnyControlPlane = start(self.paths.control_plane, logs=self.paths.logs, users=users)
         self._running.callback(self.control_plane.stop)
+        # Before the control plane is ready: what takes time at first is to import modules.
+        self.proxy.launch(self.control_plane, [node.name for node in self._all_nodes])
+        self._running.callback(self.proxy.stop)
         self.control_plane.launch()
         self.supervisor.require(*self.control_plane.processes)
         write_atomically(self.paths.kubeconfig, self.control_plane.kubeconfig().read_bytes(), mode=0o600)
-        self._servers: Mapping[str, str] = self.proxy.start(self.control_plane, [node.name for node in self.nodes])
-        self._running.callback(self.proxy.stop)
+        self._servers: Mapping[str, str] = self.proxy.until_ready()
         self.supervisor.require(self.proxy.process)
+        self._start_kubelets()
 
     def _install_mpi_operator(self, log: StartupLog) -> None:
         """Begin the installation; the operator is started after the nodes."""
-        if self.options.hollow:
-            return
+        if self.options.hollow or not isinstance(self.control_plane, ControlPlane):
+            return  # the embedded control plane has a controller for MPIJobs
         if binaries.missing([mpioperator.NAME]):
             log.print("the MPI Operator is not built, so there are no MPIJobs: `make kube` builds it")
             return
@@ -138,13 +151,15 @@ class Host:
         self._running.callback(self._operator.stop)
         self._operator.install()
 
-    def _start_nodes(self) -> None:
+    def _start_kubelets(self) -> None:
         content = settings.kubelet_settings(
-            self.options, self.paths, self.nodes, self.control_plane, self._servers
+            self.options, self.paths, self._all_nodes, self.control_plane, self._servers
         )
         self.supervisor.require(
             self._start_module("kubelets", _KUBELETS_MODULE, self.paths.kubelets_settings, content)
         )
+
+    def _start_nodes(self) -> None:
         if self.options.driver:
             self._start_controller()
             self._write_node_kubeconfigs()
@@ -179,16 +194,16 @@ class Host:
         temporary.rename(path)
 
     def _wait_until_ready(self) -> None:
-        names = [node.name for node in self.nodes]
+        names = [node.name for node in self._all_nodes]
+        publishing = [node.name for node in self.nodes] if self.options.driver else []
         try:
             self.supervisor.run(
-                installation.wait_until_ready(
-                    self.paths.kubeconfig, names, driver=self.options.driver, within=_READY_WITHIN
-                )
+                installation.wait_until_ready(self.paths.kubeconfig, names, publishing, within=_READY_WITHIN)
             )
         except NotYet as error:
             raise Unavailable(f"{error}; see the logs in {self.paths.logs}") from error
         self.control_plane.until_ready()
+        installation.mark_nodes(self.control_plane.kubectl, self._all_nodes)
 
     def _start_module(self, name: str, module: str, file: Path, content: Struct) -> Process:
         """Start a Python module that reads its settings from a file."""

@@ -15,6 +15,7 @@ from imex_dra.base.errors import Misconfigured, NotFound, NotYet, Retryable
 from imex_dra.kube.client import Client
 from imex_dra.kube.connection import connect
 from imex_sandbox.kubernetes.kubectl import Kubectl
+from imex_sandbox.racks import SimulatedNode
 
 _PACKAGE = Path(imex_dra.__file__).parent
 _PACKAGED = _PACKAGE / "deploy"
@@ -40,13 +41,31 @@ def manifests_directory(candidates: tuple[Path, ...] = (_PACKAGED, _SOURCE_TREE)
     )
 
 
-def apply_manifests(kubectl: Kubectl) -> None:
+def apply_manifests(kubectl: Kubectl, *, wait: bool) -> None:
+    """`wait`: until the kinds of the CRDs are served, which takes a real API server a moment."""
     # One call for all files: starting kubectl takes longer than the requests. Without client-side validation:
     # the API server validates the objects itself.
     directory = manifests_directory()
     files = [f"--filename={file}" for file in (directory / "crds", *sorted(directory.glob("*.yaml")))]
     kubectl("apply", "--server-side", "--validate=false", *files)
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", f"--filename={directory / 'crds'}", within=70)
+    if wait:
+        kubectl(
+            "wait", "--for=condition=Established", "--timeout=60s", f"--filename={directory / 'crds'}", within=70
+        )
+
+
+def mark_nodes(kubectl: Kubectl, nodes: Sequence[SimulatedNode]) -> None:
+    """Labels and taints of the cluster file. Not by the kubelets: a real API server keeps them from some."""
+    by_labels: dict[tuple[str, ...], list[str]] = {}
+    by_taints: dict[tuple[str, ...], list[str]] = {}
+    for node in nodes:
+        labels = tuple(f"{name}={value}" for name, value in sorted(node.labels.items()))
+        by_labels.setdefault(labels, []).append(node.name)
+        by_taints.setdefault(tuple(map(str, node.taints)), []).append(node.name)
+    for verb, marks in (("label", by_labels), ("taint", by_taints)):
+        for words, names in marks.items():
+            if words:
+                kubectl(verb, "nodes", *names, *words, "--overwrite")
 
 
 class _Token(Struct):
@@ -122,17 +141,26 @@ class Node(View, frozen=True):
 NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
 
 
-def what_is_missing(expected: Collection[str], nodes: Collection[Node], publishing: Collection[str] | None) -> str:
-    """Empty if all nodes are ready. `publishing`: the nodes with a ResourceSlice; None without the driver."""
-    untainted = {node.metadata.name for node in nodes if not node.spec.taints}
-    if missing := sorted(set(expected) - untainted):
+def _is_tainted_by_the_control_plane(node: Node) -> bool:
+    """Other taints are those of the cluster file."""
+    return any(taint.key.startswith("node.kubernetes.io/") for taint in node.spec.taints)
+
+
+def what_is_missing(
+    expected: Collection[str], nodes: Collection[Node], drivers: Collection[str], publishing: Collection[str]
+) -> str:
+    """Empty if all are ready. `drivers`: the nodes with a driver; `publishing`: those with a ResourceSlice."""
+    ready = {node.metadata.name for node in nodes if not _is_tainted_by_the_control_plane(node)}
+    if missing := sorted(set(expected) - ready):
         return f"{len(missing)} of {len(expected)} nodes are not Ready, for example {missing[0]}"
-    if publishing is not None and (missing := sorted(set(expected) - set(publishing))):
-        return f"{len(missing)} of {len(expected)} nodes have no ResourceSlice, for example {missing[0]}"
+    if missing := sorted(set(drivers) - set(publishing)):
+        return f"{len(missing)} of {len(drivers)} nodes have no ResourceSlice, for example {missing[0]}"
     return ""
 
 
-async def wait_until_ready(kubeconfig: Path, expected: Collection[str], *, driver: bool, within: float) -> None:
+async def wait_until_ready(
+    kubeconfig: Path, expected: Collection[str], drivers: Collection[str], *, within: float
+) -> None:
     client = Client.connect("imex-sandbox", kubeconfig)
     missing = "the API server does not answer"
     try:
@@ -140,8 +168,8 @@ async def wait_until_ready(kubeconfig: Path, expected: Collection[str], *, drive
             while missing:
                 try:
                     nodes = await client.list(NODES)
-                    publishing = await _publishing_nodes(client) if driver else None
-                    missing = what_is_missing(expected, nodes, publishing)
+                    publishing = await _publishing_nodes(client) if drivers else ()
+                    missing = what_is_missing(expected, nodes, drivers, publishing)
                 except Retryable as error:
                     missing = str(error)
                 await asyncio.sleep(_PERIOD if missing else 0)

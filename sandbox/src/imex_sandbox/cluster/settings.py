@@ -8,12 +8,16 @@ from msgspec import Struct
 from imex_sandbox import racks
 from imex_sandbox.cluster.paths import ClusterPaths
 from imex_sandbox.kubelet.config import KubeletsConfig, NodeConfig, NodeFacts, ServingCertificate, StandIn
-from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.embedded import AnyControlPlane
 from imex_sandbox.racks import Driver, SimulatedNode
+
+EMBEDDED, KUBERNETES = CONTROL_PLANES = ("embedded", "kubernetes")
 
 
 class Options(Struct, frozen=True):
     cluster: racks.Cluster
+    control_plane: str = EMBEDDED
+    """One of `CONTROL_PLANES`."""
     driver: bool = True
     processes: bool = False
     """Run every program of every node in a process of its own."""
@@ -44,7 +48,7 @@ def kubelet_settings(
     options: Options,
     paths: ClusterPaths,
     nodes: Sequence[SimulatedNode],
-    control_plane: ControlPlane,
+    control_plane: AnyControlPlane,
     servers: Mapping[str, str],
 ) -> KubeletsConfig:
     """`servers` maps a node to its URL of the API server."""
@@ -97,8 +101,9 @@ def node_facts(index: int, node: SimulatedNode) -> NodeFacts:
         node.address,
         node.hardware.boot_id,
         pod_network=f"10.{244 + index // 256}.{index % 256}",
-        labels=gpu_labels(node),
+        labels=gpu_labels(node) if node.profile.gpus else {},
         gpus=node.profile.gpus,
+        resources={name: str(amount) for name, amount in node.resources.items()},
     )
 
 

@@ -28,7 +28,7 @@ _PERIOD = 0.1
 
 
 class DemoCluster:
-    def __init__(self, spec: racks.Cluster) -> None:
+    def __init__(self, spec: racks.Cluster, control_plane: str) -> None:
         self.paths = ClusterPaths(spec.name)
         self.watching = ClusterWatcher()
         self.claims: dict[str, ResourceClaim] = {}
@@ -37,7 +37,7 @@ class DemoCluster:
         self._spec = spec
         self._file = self.paths.state.with_name(f"{spec.name}.yaml")
         self._log = self.paths.state.with_name(f"{spec.name}.log")
-        self._process = Process("imex up", command(self._file), log=self._log)
+        self._process = Process("imex up", command(self._file, f"--control-plane={control_plane}"), log=self._log)
         self.watching.claims.subscribe(lambda old, new: self._remember(new))
 
     def start(self) -> None:

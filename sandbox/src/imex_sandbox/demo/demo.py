@@ -13,26 +13,29 @@ from imex_dra.picture.display import can_draw, live_display, print_once
 from imex_dra.picture.model import EMPTY, ClusterModel
 from imex_dra.picture.text import plain
 from imex_sandbox import racks
+from imex_sandbox.cluster.settings import EMBEDDED, KUBERNETES
 from imex_sandbox.demo.cluster import DemoCluster
 from imex_sandbox.demo.report import Check, Report, table
 from imex_sandbox.demo.scenario import CLEANUP, STEPS, Scenario
 from imex_sandbox.demo.steps import StepLog, run_while_alive
 from imex_sandbox.demo.workloads import Job
 from imex_sandbox.kubelet.processes import require_user_namespaces
-from imex_sandbox.kubernetes import binaries
+from imex_sandbox.kubernetes import binaries, versions
 from imex_sandbox.kubernetes.build import build
 
 TITLE = "imex-dra · two GB200 NVL72 racks on this machine"
-BINARIES = "binaries"
+PROGRAMS = "programs"
+_REAL = "imex demo --control-plane kubernetes runs the same on the real one"
 _DUMPED = "nodes,nvlinknodes,nvlinkpartitions,computedomains,resourceclaims,mpijobs,pods,events"
 
 
 class Demo:
-    def __init__(self, spec: racks.Cluster, job: Job) -> None:
+    def __init__(self, spec: racks.Cluster, job: Job, control_plane: str = EMBEDDED) -> None:
         self._draws = can_draw(sys.stderr)
-        self._steps = StepLog((BINARIES, *STEPS), self._print_line)
-        self._cluster = DemoCluster(spec)
+        self._steps = StepLog((PROGRAMS, *STEPS), self._print_line)
+        self._cluster = DemoCluster(spec, control_plane)
         self._scenario = Scenario(self._cluster, self._steps, spec, job)
+        self._control_plane = control_plane
         self._busiest = EMPTY
 
     @property
@@ -41,15 +44,21 @@ class Demo:
 
     def prepare(self) -> bool:
         """Build what is missing, from the main thread. Return False if that fails."""
-        with suppress(ImexError), self._steps.step(BINARIES):
+        with suppress(ImexError), self._steps.step(PROGRAMS):
             binaries.require(binaries.TOOLS)
             require_user_namespaces()
-            build(binaries.SIMULATED_CLUSTER)
-            missing = binaries.missing(binaries.SIMULATED_CLUSTER)
-            versions = f"{binaries.KUBERNETES}, {binaries.MPI_OPERATOR}"
-            found = f"{', '.join(missing)} not found" if missing else versions
-            self._steps.expect(Check("Kubernetes and the MPI Operator are installed", not missing, found))
+            if self._control_plane == KUBERNETES:
+                self._build()
+            else:
+                self._steps.expect(Check("the control plane is the embedded one, not Kubernetes", True, _REAL))
         return self.report.ok
+
+    def _build(self) -> None:
+        build(binaries.SIMULATED_CLUSTER)
+        missing = binaries.missing(binaries.SIMULATED_CLUSTER)
+        installed = f"{versions.kubernetes()}, {binaries.MPI_OPERATOR}"
+        found = f"{', '.join(missing)} not found" if missing else installed
+        self._steps.expect(Check("Kubernetes and the MPI Operator are installed", not missing, found))
 
     async def run(self) -> None:
         """Clean up in any case, also when the task is cancelled."""

@@ -1,5 +1,6 @@
-"""The kinds of objects that the API serves: built-in ones, and those of our CRDs."""
+"""The kinds of objects that an API serves: built-in ones, and those of CRDs."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 
@@ -14,6 +15,9 @@ class Kind(NamedTuple):
 
     tracks_managers: bool = False
     """Whether `metadata.managedFields` is kept; server-side apply needs it."""
+
+    is_custom: bool = False
+    """Whether a CRD defines it."""
 
     @property
     def api_version(self) -> str:
@@ -42,12 +46,91 @@ KINDS = (
     Kind("imex-dra.io", "v1alpha1", "nvlinkpartitions", "NVLinkPartition", namespaced=False),
     Kind("imex-dra.io", "v1alpha1", "nvlinknodes", "NVLinkNode", namespaced=False),
 )
+"""What the driver itself uses; all that a simulation needs."""
 
-NAMESPACES = KINDS[0]
-PODS = KINDS[2]
+NAMESPACES, NODES, PODS = KINDS[:3]
+EVENTS, CLAIMS, TEMPLATES, SLICES, CLASSES = KINDS[5:10]
 
-_BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
+_RBAC = "rbac.authorization.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+
+CRDS = Kind(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
+)
+CORE_EVENTS = Kind("", "v1", "events", "Event", has_status=False)
+"""The same objects as those of `events.k8s.io`, with other names of fields (`events`)."""
+
+SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount", has_status=False)
+STATEFUL_SETS = Kind("apps", "v1", "statefulsets", "StatefulSet")
+REPLICA_SETS = Kind("apps", "v1", "replicasets", "ReplicaSet")
+"""There are none: they can only be listed."""
+JOBS = Kind("batch", "v1", "jobs", "Job")
+LEASES = KINDS[4]
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap", has_status=False)
+SECRETS = Kind("", "v1", "secrets", "Secret", has_status=False)
+SERVICES = Kind("", "v1", "services", "Service")
+
+BUILT_IN = (
+    *KINDS[:10],
+    CORE_EVENTS,
+    CONFIG_MAPS,
+    SECRETS,
+    SERVICES,
+    SERVICE_ACCOUNTS,
+    STATEFUL_SETS,
+    REPLICA_SETS,
+    JOBS,
+    Kind(_RBAC, "v1", "roles", "Role", has_status=False),
+    Kind(_RBAC, "v1", "rolebindings", "RoleBinding", has_status=False),
+    Kind(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False, has_status=False),
+    Kind(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False, has_status=False),
+    Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False),
+    Kind(
+        _ADMISSION,
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        namespaced=False,
+        has_status=False,
+    ),
+    CRDS,
+)
+"""What a server offers before any CRD is created."""
+
+SHORT_NAMES = {
+    "namespaces": ("ns",),
+    "nodes": ("no",),
+    "pods": ("po",),
+    "configmaps": ("cm",),
+    "services": ("svc",),
+    "serviceaccounts": ("sa",),
+    "events": ("ev",),
+    "daemonsets": ("ds",),
+    "statefulsets": ("sts",),
+    "replicasets": ("rs",),
+    "customresourcedefinitions": ("crd", "crds"),
+}
+IN_CATEGORY_ALL = frozenset({"pods", "services", "daemonsets", "replicasets", "statefulsets", "jobs"})
 
 
-def find_kind(group: str, version: str, plural: str) -> Kind | None:
-    return _BY_PATH.get((group, version, plural))
+class Kinds:
+    """The kinds that one API serves. CRDs add theirs while it runs."""
+
+    def __init__(self, kinds: Iterable[Kind] = KINDS) -> None:
+        self._by_path = {(kind.group, kind.version, kind.plural): kind for kind in kinds}
+        self.generation = 0
+        """Grows with every change, so that others know when what they remember is old."""
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(tuple(self._by_path.values()))
+
+    def find(self, group: str, version: str, plural: str) -> Kind | None:
+        return self._by_path.get((group, version, plural))
+
+    def add(self, kind: Kind) -> None:
+        self._by_path[kind.group, kind.version, kind.plural] = kind
+        self.generation += 1
+
+    def remove(self, kind: Kind) -> None:
+        self._by_path.pop((kind.group, kind.version, kind.plural), None)
+        self.generation += 1

@@ -1,7 +1,8 @@
 """Create, change and delete objects, with the rules that hold for all kinds.
 
 Names, UIDs, generations, finalizers, the status subresource, preconditions, namespaces. The clock and the source
-of random names are arguments, so that a simulation is reproducible. Schemas are not checked.
+of random names are arguments, so that a simulation is reproducible. What holds for one kind only, such as defaults
+and schemas, is up to `Admission`; without one, everything is accepted as it is.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,8 @@ from typing import Any
 
 import jsonpatch
 
-from imex_sandbox.embedded.kinds import NAMESPACES, PODS, Kind
+from imex_sandbox.embedded.kinds import NAMESPACES, NODES, PODS, Kind, Kinds
+from imex_sandbox.embedded.lists import ListKeys, applied_keys
 from imex_sandbox.embedded.patches import apply, changed_leaves, merge, with_manager
 from imex_sandbox.embedded.statuses import (
     ApiError,
@@ -23,6 +25,7 @@ from imex_sandbox.embedded.statuses import (
     unprocessable,
 )
 from imex_sandbox.embedded.storage import Key, Storage, Stored
+from imex_sandbox.embedded.strategic import strategic_merge
 
 _IMMUTABLE_METADATA = (
     "name",
@@ -36,6 +39,17 @@ _IMMUTABLE_METADATA = (
 )
 
 
+class Admission:
+    """Accepts everything."""
+
+    def admit(self, kind: Kind, document: Json, old: Json | None, *, subresource: str = "") -> Json:
+        """The object with defaults and without unknown fields. Raises ApiError if it is invalid."""
+        return document
+
+    def list_keys(self, kind: Kind) -> ListKeys:
+        return applied_keys
+
+
 class Objects:
     def __init__(
         self,
@@ -43,10 +57,17 @@ class Objects:
         *,
         now: Callable[[], datetime],
         new_uid: Callable[[], str],
+        kinds: Kinds | None = None,
+        admission: Admission | None = None,
+        tracks_managers: bool = False,
     ) -> None:
+        """`tracks_managers`: of all kinds, so that every object can be applied. Simulations are faster without."""
         self.storage = storage
-        self._now = now
+        self.kinds = kinds or Kinds()
+        self.now = now
         self._new_uid = new_uid
+        self._admission = admission or Admission()
+        self._tracks_managers = tracks_managers
 
     def get(self, kind: Kind, key: Key) -> Stored:
         found = self.storage.get(kind, key)
@@ -54,7 +75,9 @@ class Objects:
             raise not_found(kind.qualified, key.name)
         return found
 
-    def create(self, kind: Kind, namespace: str, body: Json, manager: str = "") -> Stored:
+    def create(
+        self, kind: Kind, namespace: str, body: Json, manager: str = "", operation: str = "Update"
+    ) -> Stored:
         given = dict(body.get("metadata") or {})
         if given.get("namespace", namespace) != namespace:
             cause = "the namespace of the provided object does not match the namespace sent on the request"
@@ -71,22 +94,35 @@ class Objects:
             "name": name,
             **({"namespace": namespace} if kind.namespaced else {}),
             "uid": self._new_uid(),
-            "creationTimestamp": self._timestamp(),
+            "creationTimestamp": self.timestamp(),
             "generation": 1,
         }
         rest = {field: value for field, value in body.items() if field not in ("metadata", "status")}
-        status = {"status": body["status"]} if not kind.has_status and "status" in body else {}
+        keeps_status = not kind.has_status or kind is NODES  # a kubelet registers its node with its status
+        status = {"status": body["status"]} if keeps_status and "status" in body else {}
         document = {**rest, **status, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
         if kind is NAMESPACES:
             document["status"] = {"phase": "Active"}
-        if kind.tracks_managers:
-            document = with_manager(document, manager, "Update", changed_leaves({}, document))
+        document = self._admission.admit(kind, document, None)
+        if self._tracks(kind):
+            keys = self._admission.list_keys(kind)
+            document = with_manager(document, manager, operation, changed_leaves({}, body, keys))
         return self.storage.put(kind, key, document)
 
     def patch(self, kind: Kind, key: Key, patch: Json, *, subresource: str = "", manager: str = "") -> Stored:
         """A JSON merge patch."""
         live = self.get(kind, key).document
         return self._replace(kind, key, live, merge(live, patch), subresource, manager)
+
+    def strategic_patch(
+        self, kind: Kind, key: Key, patch: Json, *, subresource: str = "", manager: str = ""
+    ) -> Stored:
+        if kind.is_custom:
+            cause = "the body of the request was in an unknown format - accepted media types include: "
+            accepted = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+            raise ApiError(415, cause + accepted)
+        live = self.get(kind, key).document
+        return self._replace(kind, key, live, strategic_merge(live, patch), subresource, manager)
 
     def json_patch(
         self, kind: Kind, key: Key, operations: list[Json], *, subresource: str = "", manager: str = ""
@@ -102,18 +138,43 @@ class Objects:
         live = self.get(kind, key).document
         return self._replace(kind, key, live, body, subresource, manager)
 
-    def apply(self, kind: Kind, key: Key, body: Json, *, manager: str, force: bool) -> Stored:
-        """Server-side apply of an existing object."""
-        if not kind.tracks_managers:
+    def apply(
+        self, kind: Kind, key: Key, body: Json, *, manager: str, force: bool, subresource: str = ""
+    ) -> tuple[Stored, bool]:
+        """Server-side apply; also says whether the object is new."""
+        if not self._tracks(kind):
             raise not_supported(f"server-side apply of {kind.plural}")
-        live = self.get(kind, key).document
+        if not manager:
+            raise ApiError(
+                422, "PatchOptions is invalid: fieldManager: Required value: is required for apply patch"
+            )
+        found = self.storage.get(kind, key)
+        if found is None:
+            if subresource:
+                raise not_found(kind.qualified, key.name)
+            named = {**body, "metadata": {**(body.get("metadata") or {}), "name": key.name}}
+            return self.create(kind, key.namespace, named, manager, "Apply"), True
+        live = found.document
         self._check_preconditions(kind, key, live, body.get("metadata") or {})
-        return self._store(kind, key, live, apply(live, body, manager, force=force))
+        part = {name: value for name, value in body.items() if (name == "status") is (subresource == "status")}
+        if not kind.has_status:
+            part = body
+        keys = self._admission.list_keys(kind)
+        after = apply(live, part, manager, force=force, keys=keys, subresource=subresource)
+        after = self._admission.admit(kind, after, live, subresource=subresource)
+        return self._store(kind, key, live, after), False
+
+    def assign(self, key: Key, node: str) -> Stored:
+        """A pod to a node."""
+        live = self.get(PODS, key).document
+        return self.storage.put(PODS, key, {**live, "spec": {**live["spec"], "nodeName": node}})
 
     def delete(self, kind: Kind, key: Key, options: Json) -> Stored:
         """The object as it is afterwards: gone, or with a deletion timestamp while finalizers remain."""
         live = self.get(kind, key).document
         self._check_preconditions(kind, key, live, options.get("preconditions") or {})
+        if (policy := options.get("propagationPolicy") or "Background") != "Background":
+            raise not_supported(f"deletion with the propagation policy {policy}")
         metadata = live["metadata"]
         grace = self._grace(kind, live, options)
         if not metadata.get("finalizers") and not grace and not self._has_content(kind, key):
@@ -122,7 +183,7 @@ class Objects:
             return self.get(kind, key)
         deleting = {
             **metadata,
-            "deletionTimestamp": self._timestamp(),
+            "deletionTimestamp": self.timestamp(),
             "deletionGracePeriodSeconds": grace,
             "generation": metadata["generation"] + 1,
         }
@@ -140,8 +201,11 @@ class Objects:
         kept = {field: live["metadata"][field] for field in _IMMUTABLE_METADATA if field in live["metadata"]}
         changed = {f: v for f, v in (after.get("metadata") or {}).items() if f not in _IMMUTABLE_METADATA}
         after = {**after, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {**changed, **kept}}
-        if kind.tracks_managers:
-            after = with_manager(after, manager, "Update", changed_leaves(live, after))
+        after = self._admission.admit(kind, after, live, subresource=subresource)
+        if self._tracks(kind):
+            changed_paths = changed_leaves(live, after, self._admission.list_keys(kind))
+            if changed_paths:
+                after = with_manager(after, manager, "Update", changed_paths, subresource=subresource)
         return self._store(kind, key, live, after)
 
     def _store(self, kind: Kind, key: Key, live: Json, after: Json) -> Stored:
@@ -157,11 +221,15 @@ class Objects:
             self.storage.remove(kind, key)
         return stored
 
+    def _tracks(self, kind: Kind) -> bool:
+        return self._tracks_managers or kind.tracks_managers
+
     def _check_preconditions(self, kind: Kind, key: Key, live: Json, wanted: Json) -> None:
         metadata = live["metadata"]
         if wanted.get("uid", metadata["uid"]) != metadata["uid"]:
             cause = (
-                f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
+                f"the UID in the precondition ({wanted['uid']}) does not match the UID in record"
+                f" ({metadata['uid']}). The object might have been deleted and then recreated"
             )
             raise conflict(kind.qualified, key.name, cause)
         if (wanted.get("resourceVersion") or metadata["resourceVersion"]) != metadata["resourceVersion"]:
@@ -193,8 +261,8 @@ class Objects:
     def _generated_name(self, prefix: str) -> str:
         return prefix + self._new_uid()[-5:] if prefix else ""
 
-    def _timestamp(self) -> str:
-        return self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    def timestamp(self) -> str:
+        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _without_status(document: Json) -> Json:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from imex_sandbox.embedded.statuses import ApiError, Json, not_supported
+from imex_sandbox.embedded.statuses import ApiError, Json
+
+_FIELDS = ("metadata", "spec", "status", "involvedObject", "regarding", "reason", "type", "reportingController")
 
 Predicate = Callable[[Json], bool]
 
@@ -44,8 +46,8 @@ def _field_term(term: str) -> Predicate:
     if match is None:
         raise ApiError(400, f"invalid selector: {term!r}; can't understand it")
     path, value, equal = match["key"].split("."), match["value"], match["operator"] != "!="
-    if path[0] not in ("metadata", "spec", "status"):
-        raise not_supported(f"the field selector {term!r}")
+    if path[0] not in _FIELDS:
+        raise ApiError(400, f"field label not supported: {match['key']}")
     return lambda obj: (_field(obj, path) == value) is equal
 
 

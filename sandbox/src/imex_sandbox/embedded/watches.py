@@ -6,13 +6,14 @@ real API server does it.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
 from imex_sandbox.embedded.kinds import Kind
 from imex_sandbox.embedded.selectors import Predicate
-from imex_sandbox.embedded.statuses import ApiError
-from imex_sandbox.embedded.storage import Change, Storage
+from imex_sandbox.embedded.statuses import ApiError, Json
+from imex_sandbox.embedded.storage import Change, Storage, Stored
 
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -20,7 +21,19 @@ _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 class Watch:
     """Lines are added by `Storage` as changes happen; `lines` hands them out in batches."""
 
-    def __init__(self, storage: Storage, kind: Kind, namespace: str, matches: Predicate) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        kind: Kind,
+        namespace: str,
+        matches: Predicate,
+        *,
+        render: Callable[[Stored], bytes] | None = None,
+        bookmarks: bool = False,
+    ) -> None:
+        """`render`: how the client wants to see objects, if not as they are."""
+        self.bookmarks = bookmarks
+        self._render = render or _encoded
         self._storage = storage
         self._kind = kind
         self._namespace = namespace
@@ -35,7 +48,7 @@ class Watch:
         if initial_events or version in ("", "0"):
             for _, stored in self._storage.all(self._kind, self._namespace):
                 if self._matches(stored.document):
-                    self._add(_event("ADDED", stored.encoded))
+                    self._add(_event("ADDED", self._render(stored)))
             if initial_events:
                 self._add(self._end_of_list())
             return
@@ -59,6 +72,11 @@ class Watch:
         self._pending.clear()
         return batch
 
+    def fail(self, error: ApiError) -> None:
+        """Ends the watch with this error."""
+        self._add(_event("ERROR", msgspec.json.encode(error.status)))
+        self.close()
+
     def close(self) -> None:
         self._closed = True
         self._unsubscribe()
@@ -70,19 +88,28 @@ class Watch:
         before = change.old is not None and self._matches(change.old.document)
         after = change.new is not None and self._matches(change.new.document)
         if after:
-            self._add(_event("MODIFIED" if before else "ADDED", change.last.encoded))
+            self._add(_event("MODIFIED" if before else "ADDED", self._render(change.last)))
         elif before:
-            self._add(_event("DELETED", change.last.encoded))
+            self._add(_event("DELETED", self._render(change.last)))
 
     def _add(self, line: bytes) -> None:
         self._pending.append(line)
         self._changed.set()
 
     def _end_of_list(self) -> bytes:
-        annotations = {_INITIAL_EVENTS_END: "true"}
-        metadata = {"resourceVersion": str(self._storage.version), "annotations": annotations}
+        return self.bookmark({_INITIAL_EVENTS_END: "true"})
+
+    def bookmark(self, annotations: dict[str, str] | None = None) -> bytes:
+        """All changes up to its version were delivered."""
+        metadata: Json = {"resourceVersion": str(self._storage.version)}
+        if annotations:
+            metadata["annotations"] = annotations
         bookmark = {"kind": self._kind.kind, "apiVersion": self._kind.api_version, "metadata": metadata}
         return _event("BOOKMARK", msgspec.json.encode(bookmark))
+
+
+def _encoded(stored: Stored) -> bytes:
+    return stored.encoded
 
 
 def _event(type_: str, encoded: bytes) -> bytes:

@@ -52,6 +52,8 @@ class NodeFacts(Struct, frozen=True):
     labels: dict[str, str] = {}
     gpus: int = 0
     """Capacity of `nvidia.com/gpu`, which NVIDIA's device plugin would advertise."""
+    resources: dict[str, str] = {}
+    """Other extended resources."""
 
 
 class NodeConfig(Struct, frozen=True):

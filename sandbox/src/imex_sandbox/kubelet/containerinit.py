@@ -28,6 +28,7 @@ _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}[os.uname().machine]
 HOST, SCRATCH = ".host", ".scratch"
 _PRIVATE = {"tmp", "run", "dev", "proc", "sys", HOST, SCRATCH}
+TOOLBOX = "/run/imex/bin"
 STARTED = b"\0"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -166,16 +167,23 @@ def execute(spec: dict, report: int) -> None:  # type: ignore[type-arg]
 
 
 def find(name: str, path: str) -> str:
-    """Raises OSError with the message of the real runtime."""
+    """Raises OSError with the message of the real runtime, and what to do about it.
+
+    A program that only an image has at its path (/opt/nccl_tests/build/all_reduce_perf) may have a stand-in in the
+    toolbox.
+    """
+    last = name.rpartition("/")[2]
     if "/" in name:
-        candidates, missing = [name], "no such file or directory"
+        candidates, missing = [name, os.path.join(TOOLBOX, last)], "no such file or directory"
     else:
         candidates = [os.path.join(directory, name) for directory in path.split(":")]
         missing = "executable file not found in $PATH"
     for candidate in candidates:
         if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
             return candidate
-    raise OSError(f'exec: "{name}": {missing}')
+    rule = f'{{command: "*{last}*", argv: [sleep, infinity]}}'
+    advice = f"images are not pulled: add a rule for it to the file of `imex up --stand-ins`, such as {rule}"
+    raise OSError(f'exec: "{name}": {missing} ({advice})')
 
 
 def main() -> None:

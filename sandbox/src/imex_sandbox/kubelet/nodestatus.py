@@ -21,7 +21,7 @@ from imex_dra.kube.client import Selection
 from imex_sandbox.kubelet.client import STRATEGIC_PATCH, NodeClient
 from imex_sandbox.kubelet.config import NodeFacts
 from imex_sandbox.kubelet.podstate import Json
-from imex_sandbox.kubernetes.binaries import KUBERNETES
+from imex_sandbox.kubernetes.versions import kubernetes
 
 log = structlog.get_logger()
 
@@ -32,7 +32,6 @@ RENEW_PERIOD = 10.0
 STATUS_PERIOD = 300.0
 _LEASE_NAMESPACE = "kube-node-lease"
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-_VERSION = f"{KUBERNETES}+imex-sandbox"
 _CAPACITY = {
     "cpu": "144",
     "memory": f"{960 * 1024 * 1024}Ki",
@@ -165,7 +164,8 @@ def node_labels(facts: NodeFacts) -> dict[str, str]:
 
 def node_status(facts: NodeFacts, now: datetime, since: Mapping[tuple[str, str], str], port: int) -> Json:
     """`since` maps a condition's type and status to its last transition time, as far as it is known."""
-    capacity = {**_CAPACITY, **({"nvidia.com/gpu": str(facts.gpus)} if facts.gpus else {})}
+    gpus = {"nvidia.com/gpu": str(facts.gpus)} if facts.gpus else {}
+    capacity = {**_CAPACITY, **gpus, **facts.resources}
     return {
         "capacity": capacity,
         "allocatable": capacity,
@@ -201,7 +201,7 @@ def _node_info(facts: NodeFacts) -> Json:
         "bootID": facts.boot_id,
         "containerRuntimeVersion": "imex-sandbox://1",
         "kernelVersion": platform.release(),
-        "kubeletVersion": _VERSION,
+        "kubeletVersion": f"{kubernetes()}+imex-sandbox",
         "kubeProxyVersion": "",
         "machineID": facts.boot_id.replace("-", ""),
         "operatingSystem": "linux",

@@ -23,12 +23,14 @@ RANK_SERVER = "mpi-rank-server"
 PAUSE = ("sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 _TOOLS = {
     "imex": "imex_dra.cli",
-    "all_reduce_perf": "imex_dra.cli allreduce",
-    "nvbandwidth": "imex_dra.cli bandwidth",
+    "all_reduce_perf": "imex_sandbox.softimex.allreduce",
+    "nvbandwidth": "imex_sandbox.softimex.bandwidth",
     "mpirun": "imex_sandbox.mpi.launcher",
     "mpiexec": "imex_sandbox.mpi.launcher",
     RANK_SERVER: "imex_sandbox.mpi.server",
 }
+_RANKS = {"allreduce": "all_reduce_perf", "bandwidth": "nvbandwidth"}
+"""Subcommands of `imex` that a job starts once for every rank: without what other subcommands import."""
 _PRIVATE = ("/tmp", "/run", "/dev")
 """Directories that a container does not share with the host."""
 
@@ -56,12 +58,20 @@ class Toolbox:
         self._directory.mkdir(parents=True, exist_ok=True)
         for name, module in _TOOLS.items():
             if not (self._directory / name).exists():
-                script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P -m {module} "$@"\n'
-                write_atomically(self._directory / name, script.encode(), mode=0o755)
+                write_atomically(self._directory / name, _script(name, module).encode(), mode=0o755)
 
     @property
     def mounts(self) -> tuple[BindMount, ...]:
         return (BindMount(self._directory, DIRECTORY, read_only=True), *self._packages)
+
+
+def _script(name: str, module: str) -> str:
+    run = f"exec {shlex.quote(sys.executable)} -P -m"
+    lines = ["#!/bin/sh"]
+    if name == "imex":
+        cases = " ".join(f'{word}) shift; {run} {_TOOLS[tool]} "$@";;' for word, tool in _RANKS.items())
+        lines.append(f'case "$1" in {cases} esac')
+    return "\n".join([*lines, f'{run} {module} "$@"', ""])
 
 
 def search_path(path: str) -> str:

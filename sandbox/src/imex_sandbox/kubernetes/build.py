@@ -1,4 +1,4 @@
-"""Builds the programs of a real cluster from source, with modules from the Go module proxy.
+"""Obtains the programs of a real cluster: from a mirror of releases, otherwise from source by the Go module proxy.
 
     python -m imex_sandbox.kubernetes.build
 
@@ -9,70 +9,26 @@ the next build continues with the programs that are still missing.
 
 import fcntl
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
 from imex_dra.base.errors import Misconfigured
-from imex_sandbox.kubernetes import binaries, toolchain
-from imex_sandbox.process import Process
+from imex_sandbox.kubernetes import binaries, release, versions
+from imex_sandbox.kubernetes.gobuild import GoBuild, Target
 
-MODULES = Path(__file__).with_name("modules")
-LINE_EVERY_SECONDS = 20
+COMBINED = "control-plane"
+"""The program that contains those of `COMBINED_PROGRAMS`, and runs the one whose name it is called by."""
+COMBINED_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 _VERSION_PACKAGE = "k8s.io/component-base/version"
-_MAJOR, _MINOR, _ = binaries.KUBERNETES.removeprefix("v").split(".")
-
-
-class Target(NamedTuple):
-    """How to build one program.
-
-    `extra_files` are pairs of a module and a path in it: files that are copied into the cache next to the program.
-    `environment` is set in addition to that of the toolchain.
-    """
-
-    module: str
-    package: str
-    flags: tuple[str, ...] = ("-ldflags=-s -w",)
-    extra_files: tuple[tuple[str, str], ...] = ()
-    environment: tuple[tuple[str, str], ...] = ()
-
-
-def _kubernetes(package: str) -> Target:
-    version = {"gitVersion": binaries.KUBERNETES, "gitMajor": _MAJOR, "gitMinor": _MINOR}
-    defines = " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in version.items())
-    return Target("kubernetes", package, (f"-ldflags=-s -w {defines}",))
-
-
-def _containerd(name: str) -> Target:
-    package = f"github.com/containerd/containerd/v2/cmd/{name}"
-    return Target("containerd", package, ("-ldflags=-s -w", "-tags=no_btrfs no_devmapper no_zfs"))
-
-
-TARGETS = {
-    "etcd": _kubernetes("go.etcd.io/etcd/server/v3"),
-    **{name: _kubernetes(f"k8s.io/kubernetes/cmd/{name}") for name in binaries.BUILT if name.startswith("kube")},
-    **{name: _containerd(name) for name in binaries.RUNTIME},
-    "mpi-operator": Target(
-        "mpi-operator",
-        "imex-dra.io/sandbox/mpi-operator",
-        extra_files=(("github.com/kubeflow/mpi-operator", "deploy/v2beta1/mpi-operator.yaml"),),
-    ),
-    "helm": Target(
-        "helm",
-        "helm.sh/helm/v4/cmd/helm",
-        (f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={binaries.HELM}",),
-    ),
-}
 
 RUNC = Target(
+    "runc",
     "runc",
     "github.com/opencontainers/runc",
     (f"-ldflags=-s -w -X main.version={binaries.RUNC.removeprefix('v')}", "-tags=seccomp"),
@@ -83,15 +39,17 @@ def build_runc(environment: Mapping[str, str]) -> None:
     """Build it, unless it is in the cache. It needs C, unlike the others; the environment says how to link it."""
     with _build_lock():
         if not binaries.find_built("runc"):
-            _build("runc", RUNC._replace(environment=tuple(environment.items())))
+            _build(RUNC._replace(environment=tuple(environment.items())), ["runc"])
 
 
 def build(names: Sequence[str] = binaries.BUILT) -> None:
-    """Build those of the programs that are missing. Must run in the main thread, as every `Process`."""
+    """Obtain those of the programs that are missing. Must run in the main thread, as every `Process`."""
     if not binaries.missing(names):
         return
     try:
         with _build_lock():
+            if mirror := release.mirror():
+                _download_all(mirror, binaries.missing(names))
             # Again, because the build that held the lock may have built them.
             _build_all(binaries.missing(names))
     except KeyboardInterrupt:
@@ -101,6 +59,69 @@ def build(names: Sequence[str] = binaries.BUILT) -> None:
         raise
 
 
+def targets(names: Sequence[str]) -> dict[Target, list[str]]:
+    """What to build for these programs, each with the programs that it provides.
+
+    Several programs of the control plane are built as one: they have most of their packages in common, and linking
+    one program is faster than linking four. A single one, such as etcd where the others come from a mirror, is
+    built alone.
+    """
+    combined = [name for name in names if name in COMBINED_PROGRAMS]
+    if len(combined) < 2:
+        combined = []
+    chosen = {_kubernetes(COMBINED, "imex-dra.io/sandbox/kubernetes"): combined} if combined else {}
+    return chosen | {_single(name): [name] for name in names if name not in combined}
+
+
+def _single(name: str) -> Target:
+    if name == "etcd":
+        return _kubernetes(name, "go.etcd.io/etcd/server/v3")
+    if name in versions.RELEASED:
+        return _kubernetes(name, f"k8s.io/kubernetes/cmd/{name}")
+    return _OTHERS[name]
+
+
+def _kubernetes(program: str, package: str) -> Target:
+    version = versions.kubernetes()
+    major, minor = versions.selected().split(".")
+    variables = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
+    defines = " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in variables.items())
+    return Target(
+        program, "kubernetes", package, (f"-ldflags=-s -w {defines}",), module_file=versions.module_file(version)
+    )
+
+
+def _containerd(name: str) -> Target:
+    package = f"github.com/containerd/containerd/v2/cmd/{name}"
+    return Target(name, "containerd", package, ("-ldflags=-s -w", "-tags=no_btrfs no_devmapper no_zfs"))
+
+
+_OTHERS = {
+    **{name: _containerd(name) for name in binaries.RUNTIME},
+    "mpi-operator": Target(
+        "mpi-operator",
+        "mpi-operator",
+        "imex-dra.io/sandbox/mpi-operator",
+        extra_files=(("github.com/kubeflow/mpi-operator", "deploy/v2beta1/mpi-operator.yaml"),),
+    ),
+    "helm": Target(
+        "helm",
+        "helm",
+        "helm.sh/helm/v4/cmd/helm",
+        (f"-ldflags=-s -w -X helm.sh/helm/v4/internal/version.version={binaries.HELM}",),
+    ),
+}
+
+
+def _download_all(mirror: str, names: Sequence[str]) -> None:
+    for name in names:
+        if name in versions.RELEASED:
+            directory = binaries.cache_directory(name)
+            with _temporary_directory(directory) as temporary:
+                release.download(mirror, temporary / name)
+                (temporary / name).rename(directory / name)
+
+
 def _build_all(names: Sequence[str]) -> None:
     if names:
         click.echo(
@@ -108,100 +129,24 @@ def _build_all(names: Sequence[str]) -> None:
             f" in {binaries.cache_root()}",
             err=True,
         )
-    for name in names:
-        _build(name, TARGETS[name])
+    for target, provided in targets(names).items():
+        _build(target, provided)
 
 
-def _build(name: str, target: Target) -> None:
-    module = MODULES / target.module
-    go = toolchain.find_go(module, MODULES / "go.txt")
-    directory = binaries.cache_directory(name)
+def _build(target: Target, names: Sequence[str]) -> None:
+    directory = binaries.cache_directory(names[0])
     with _temporary_directory(directory) as temporary:
-        GoBuild(go, module, target, temporary / name).run()
+        go = GoBuild(target, temporary)
+        go.run()
         # The program is renamed last: when it exists, its extra files exist too.
         for other, path in target.extra_files:
-            shutil.copyfile(_source_directory(go, module, other) / path, directory / Path(path).name)
-        (temporary / name).rename(directory / name)
-
-
-def _source_directory(go: Path, module: Path, dependency: str) -> Path:
-    """Where Go keeps the downloaded source of a dependency of the module."""
-    argv = [str(go), "list", "-m", "-f", "{{.Dir}}", dependency]
-    done = subprocess.run(
-        argv, cwd=module, env=toolchain.environment(), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise Misconfigured(f"go cannot find the source of {dependency}: {done.stderr.strip()}")
-    return Path(done.stdout.strip())
-
-
-class GoBuild:
-    """`go list` downloads modules and counts the packages; `go build -v` prints each package that is done."""
-
-    def __init__(self, go: Path, module: Path, target: Target, output: Path) -> None:
-        self._go = go
-        self._module = module
-        self._target = target
-        self._output = output
-        self._progress = Progress(f"building {output.name}")
-
-    def run(self) -> None:
-        packages = self._run("list", "-deps", self._target.package, state="{downloaded} modules downloaded")
-        options = ["-v", "-trimpath", "-buildvcs=false", "-o", str(self._output), *self._target.flags]
-        self._run("build", *options, self._target.package, state=f"{{packages}}/{packages} packages")
-        self._progress.finish("done")
-
-    def _run(self, verb: str, *arguments: str, state: str) -> int:
-        """Returns the number of packages that Go printed."""
-        log = self._output.with_suffix(f".{verb}.log")
-        argv = [str(self._go), verb, *arguments]
-        environment = toolchain.environment() | dict(self._target.environment)
-        process = Process("go", argv, log=log, cwd=self._module, env=environment)
-        process.start()
-        try:
-            while not process.wait(within=0.5):
-                self._progress.show(state.format(**_count(log)))
-        finally:
-            process.stop()
-        self._check(process, log)
-        return _count(log)["packages"]
-
-    def _check(self, process: Process, log: Path) -> None:
-        if process.exit_code:
-            self._progress.finish("failed")
-            tail = log.read_text().splitlines()[-20:]
-            raise Misconfigured("\n".join([f"go could not build {self._target.package}:", *tail]))
-
-
-class Progress:
-    """Progress of long work: one line that is rewritten at a terminal, otherwise a new line from time to time."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._terminal = sys.stderr.isatty()
-        self._began = self._shown = time.monotonic()
-
-    def show(self, state: str) -> None:
-        line = f"{self._title}: {state}, {self._elapsed()}"
-        if self._terminal:
-            click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
-        elif time.monotonic() - self._shown >= LINE_EVERY_SECONDS:
-            self._shown = time.monotonic()
-            click.echo(line, err=True)
-
-    def finish(self, result: str) -> None:
-        erase = "\r\x1b[2K" if self._terminal else ""
-        click.echo(f"{erase}{self._title}: {result}, {self._elapsed()}", err=True)
-
-    def _elapsed(self) -> str:
-        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-        return f"{minutes}m{seconds:02}s" if minutes else f"{seconds}s"
-
-
-def _count(log: Path) -> dict[str, int]:
-    lines = log.read_text().splitlines()
-    downloaded = sum(line.startswith("go: ") for line in lines)
-    return {"downloaded": downloaded, "packages": len(lines) - downloaded}
+            shutil.copyfile(go.source_directory(other) / path, directory / Path(path).name)
+        (temporary / target.program).rename(directory / target.program)
+        # Links come after what they point to.
+        for name in names:
+            if name != target.program:
+                (temporary / name).symlink_to(target.program)
+                (temporary / name).rename(directory / name)
 
 
 @contextmanager

@@ -44,9 +44,10 @@ class ControlPlane:
         scheduler: bool = True,
         controller_manager: bool = True,
         apiserver_flags: Sequence[str] = (),
+        manager_flags: Sequence[str] = (),
         ready_within: float = 60,
     ) -> None:
-        """`users` maps names to their groups. `apiserver_flags` come last, so they override other flags."""
+        """`users` maps names to their groups. Flags of programs come last, so they override other flags."""
         self.directory = directory
         self.audit_log = directory / "audit.log"
         self._logs = logs or directory
@@ -61,7 +62,9 @@ class ControlPlane:
         self._etcd = Etcd(directory, self._logs)
         self._apiserver = self._process("kube-apiserver", *self._apiserver_flags(), *apiserver_flags)
         self._manager = (
-            self._process("kube-controller-manager", *self._manager_flags()) if controller_manager else None
+            self._process("kube-controller-manager", *self._manager_flags(), *manager_flags)
+            if controller_manager
+            else None
         )
         self._scheduler = (
             self._process("kube-scheduler", *self._client_flags(identities.SCHEDULER)) if scheduler else None

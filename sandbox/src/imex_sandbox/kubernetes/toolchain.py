@@ -24,17 +24,16 @@ _ENVIRONMENT = {
 }
 
 
-def find_go(module: Path, requirements: Path) -> Path:
+def find_go(module_file: Path, requirements: Path) -> Path:
     """A Go that can build the module. Installed from the requirements file if the machine has none."""
-    required = _required_version(module)
+    required = _required_version(module_file)
     found = _find(required)
     if not found:
         _install(requirements, required)
         found = _find(required)
     if not found:
         raise Misconfigured(
-            f"{requirements} did not install Go {_text(required)} or later: update its pin to match"
-            f" {module / 'go.mod'}"
+            f"{requirements} did not install Go {_text(required)} or later: update its pin to match {module_file}"
         )
     return found
 
@@ -50,10 +49,10 @@ def _find(required: Version) -> Path | None:
     return next((go for go in candidates if _version(go) >= required), None)
 
 
-def _required_version(module: Path) -> Version:
-    line = re.search(r"^go ([\d.]+)$", (module / "go.mod").read_text(), re.MULTILINE)
+def _required_version(module_file: Path) -> Version:
+    line = re.search(r"^go ([\d.]+)$", module_file.read_text(), re.MULTILINE)
     if not line:
-        raise Misconfigured(f"{module / 'go.mod'} has no go line: add the Go version that the module requires")
+        raise Misconfigured(f"{module_file} has no go line: add the Go version that the module requires")
     return _parse(line[1])
 
 

@@ -1,7 +1,8 @@
 """The command line of `mpirun`: flags of Open MPI, with one dash or two.
 
 Flags for the mapping and the environment of ranks are implemented. Flags for binding and for messages are
-accepted without effect: a simulated node has no cores to bind to. Any other flag is an error, because ignoring it
+accepted without effect: a simulated node has no cores to bind to. Others of Open MPI that public manifests use
+are ignored, and `ignored` lists them, so that the launcher can say so. Any other flag is an error: ignoring it
 could run a different job than the user wants.
 """
 
@@ -15,6 +16,13 @@ _NO_EFFECT = {
     **dict.fromkeys(("display-map", "display-allocation", "nooversubscribe", "byslot"), 0),
     **dict.fromkeys(("bind-to", "rank-by", "prefix"), 1),
 }
+_IGNORED = {
+    **dict.fromkeys(("show-progress", "display-devel-map", "display-topo", "timestamp-output", "xml"), 0),
+    **dict.fromkeys(("merge-stderr-to-stdout", "use-hwthread-cpus", "get-stack-traces"), 0),
+    **dict.fromkeys(("output", "output-filename", "timeout", "report-uri", "tune", "personality", "rankfile"), 1),
+    **dict.fromkeys(("display", "runtime-options", "launch-agent", "cpu-set", "cpus-per-proc", "rsh-agent"), 1),
+}
+"""With the number of their values."""
 _ALIASES = {
     **dict.fromkeys(("n", "np", "c"), "np"),
     **dict.fromkeys(("N", "npernode"), "npernode"),
@@ -52,6 +60,8 @@ class Arguments:
     working_directory: str = ""
     mca_parameters: dict[str, str] = field(default_factory=dict)
     tag_output: bool = False
+    ignored: tuple[str, ...] = ()
+    """Flags without effect here that have one in Open MPI."""
     command: tuple[str, ...] = ()
 
 
@@ -81,13 +91,15 @@ def _parse_flag(arguments: Arguments, word: str, rest: Iterator[str]) -> Argumen
     values += [_next(rest, word) for _ in range(count - len(values))]
     if len(values) != count:
         raise Misconfigured(f"{word}: this flag does not take a value")
+    if name in _IGNORED:
+        return replace(arguments, ignored=(*arguments.ignored, word))
     return _set(arguments, name, values)
 
 
 def _value_count(name: str, word: str) -> int:
     if name in _SWITCHES:
         return 0
-    count = _VALUE_COUNTS.get(name, _NO_EFFECT.get(name))
+    count = {**_IGNORED, **_NO_EFFECT, **_VALUE_COUNTS}.get(name)
     if count is None:
         supported = sorted({*_ALIASES, *_VALUE_COUNTS, *_SWITCHES, *_NO_EFFECT}, key=str.lower)
         raise Misconfigured(f"this mpirun does not support {word}. Supported flags: -{', -'.join(supported)}")

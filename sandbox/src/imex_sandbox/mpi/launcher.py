@@ -45,6 +45,8 @@ def run(arguments: Arguments) -> int:
     mca = environment.mca_parameters(arguments, os.environ)
     hosts = _hosts(arguments.hostfile or mca.get("orte_default_hostfile", ""))
     placements = mapping.map_ranks(mapping.select_hosts(hosts, arguments.hosts), arguments)
+    for flag in arguments.ignored:
+        _log(f"{flag} is ignored: it has no effect on simulated racks")
     for name in environment.missing_exports(arguments, os.environ):
         _log(f"-x {name}: the launcher has no such variable, so it is not set for the ranks")
     attempts = _CONNECTION_ATTEMPTS.search(mca.get("plm_rsh_args", ""))

@@ -22,7 +22,7 @@ from imex_dra.base.errors import Rejected, Unavailable
 from imex_dra.base.files import write_atomically
 from imex_sandbox.control import Request, ask, ask_async, serving
 from imex_sandbox.kubernetes.certificates import Certificate
-from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.embedded import AnyControlPlane
 from imex_sandbox.process import Process, raise_file_limit
 from imex_sandbox.proxy.behavior import Behavior
 from imex_sandbox.proxy.interceptor import Tls
@@ -78,10 +78,17 @@ class ProxyProcess:
         self._settings = directory / "proxy.json"
         self.process = Process("proxy", [sys.executable, "-m", __name__, self._settings], log=log)
 
-    def start(self, control_plane: ControlPlane, nodes: Iterable[str]) -> Mapping[str, str]:
+    def start(self, control_plane: AnyControlPlane, nodes: Iterable[str]) -> Mapping[str, str]:
         """Return the URL of the API server for each node. Call it from the main thread."""
+        self.launch(control_plane, nodes)
+        return self.until_ready()
+
+    def launch(self, control_plane: AnyControlPlane, nodes: Iterable[str]) -> None:
+        """The control plane need not be ready yet."""
         write_atomically(self._settings, msgspec.json.encode(self._settings_for(control_plane, nodes)))
         self.process.start()
+
+    def until_ready(self) -> Mapping[str, str]:
         self.process.until(lambda: bool(self._urls()), within=_READY_WITHIN)
         return self._urls()
 
@@ -92,7 +99,7 @@ class ProxyProcess:
         """`options` are the fields of a `Behavior`."""
         await ask_async(self._socket, Request(_SET_BEHAVIOR, node, options=options))
 
-    def _settings_for(self, control_plane: ControlPlane, nodes: Iterable[str]) -> Settings:
+    def _settings_for(self, control_plane: AnyControlPlane, nodes: Iterable[str]) -> Settings:
         certificate = control_plane.authority.server("proxy", [f"IP:{HOST}"])
         target = urlsplit(control_plane.url)
         return Settings(

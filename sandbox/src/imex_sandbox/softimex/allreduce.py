@@ -5,6 +5,7 @@ Every element of every result is verified. A wrong element makes the exit code 1
 
 import argparse
 import os
+import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +47,7 @@ class Result(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="imex allreduce", description="Run a verified all-reduce over all ranks."
+        prog="imex allreduce", description="Run a verified all-reduce over all ranks.", allow_abbrev=False
     )
     parser.add_argument("-b", "--minbytes", type=_size, default=1 << 10, metavar="SIZE", help="default: 1K")
     parser.add_argument("-e", "--maxbytes", type=_size, default=1 << 20, metavar="SIZE", help="default: 1M")
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "-g", "--ngpus", type=int, choices=[1], default=1, metavar="1", help="GPUs per rank; must be 1"
     )
     parser.add_argument("-w", "--warmup_iters", type=at_least(0), default=1, metavar="N", help="default: 1")
-    options = parser.parse_args(argv)
+    options = processgroup.parse(parser, argv)
     if options.minbytes > options.maxbytes:
         parser.error("--minbytes is larger than --maxbytes")
     plan = Plan(options.minbytes, options.maxbytes, options.stepfactor, options.iters, options.warmup_iters)
@@ -199,3 +200,7 @@ def parse_size(text: str) -> int:
     factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     factor = factors.get(text[-1:].upper(), 0)
     return int(text[:-1]) * factor if factor else int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,6 +5,7 @@ Only one rank measures at a time, so that ranks do not compete for bandwidth. Ev
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 
@@ -22,14 +23,16 @@ Row = list[float | None]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="imex bandwidth", description="Copy memory between every two ranks.")
-    parser.add_argument("-t", "--testcase", choices=list(ARROWS), help="run only this test")
+    parser = argparse.ArgumentParser(
+        prog="imex bandwidth", description="Copy memory between every two ranks.", allow_abbrev=False
+    )
+    parser.add_argument("-t", "--testcase", nargs="+", choices=list(ARROWS), help="run only these tests")
     parser.add_argument("-b", "--bufferSize", type=at_least(1), default=4, metavar="MIB", help="default: 4 MiB")
     parser.add_argument(
         "-i", "--testSamples", type=at_least(1), default=2, metavar="N", help="best of N; default: 2"
     )
-    options = parser.parse_args(argv)
-    tests = [options.testcase] if options.testcase else list(ARROWS)
+    options = processgroup.parse(parser, argv)
+    tests = options.testcase or list(ARROWS)
     size = options.bufferSize * MIB
     return processgroup.run(lambda channel, group: measure(channel, group, tests, size, options.testSamples))
 
@@ -116,3 +119,7 @@ def _copy_seconds(source: memoryview, target: memoryview) -> float:
 def _pattern(rank: int, size: int) -> bytes:
     period = bytes((rank + number) % 251 for number in range(251))
     return (period * (size // 251 + 1))[:size]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -58,9 +58,9 @@ class Exchange:
         return Grant(export.number, length, descriptor)
 
     def export(self, owner: Owner, allocation: int) -> bytes:
-        self._require_usable()
+        _, hardware = self._require_usable()
         _require_allocation(owner, allocation)
-        return self._exports.handle(allocation)
+        return self._exports.handle(allocation, hardware.partition)
 
     def free(self, owner: Owner, allocation: int) -> None:
         _require_allocation(owner, allocation)
@@ -73,6 +73,7 @@ class Exchange:
         """Unless this raises, `on_imported` is called once: now, or when the exporter's daemon responds."""
         _, hardware = self._require_usable()
         handle = handles.parse(data)
+        handles.check_partition(handle, hardware)
         importer = Importer(self._identity.node_index, owner.channel, hardware.partition)
         if handle.node_index == self._identity.node_index:
             export = self._exports.grant(data, importer, hardware)

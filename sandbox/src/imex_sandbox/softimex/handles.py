@@ -3,8 +3,13 @@
 A fabric handle has 64 bytes, as CUmemFabricHandle does. Any process may pass it on, so it is not a permission: the
 exporting daemon authenticates it with a key that only its current instance has, and decides on every import. All
 access checks of the memory exchange are in this module, as pure decisions.
+
+Indexes of nodes are those of one IMEX domain, so the same index means another node in another NVLink partition.
+A handle therefore carries a digest of its partition: the importer's daemon refuses handles of other partitions
+before it asks any node.
 """
 
+import hashlib
 import hmac
 import os
 import struct
@@ -18,10 +23,12 @@ from imex_sandbox.softimex.peerstate import Identity
 HANDLE_SIZE = 64
 MAX_EXPORTS = 16384
 MAX_IMPORTS = 16384
-_LAYOUT = struct.Struct(">4sBBH8sQQ16s")
+_LAYOUT = struct.Struct(">4sBBH8sIQ12s8s")
 _MAGIC = b"SIMX"
-_VERSION = 1
+_VERSION = 2
 _MAC_SIZE = 16
+_SECRET_SIZE = 12
+_DIGEST_SIZE = 8
 
 
 class FabricHandle(NamedTuple):
@@ -30,11 +37,17 @@ class FabricHandle(NamedTuple):
     export: int
     length: int
     secret: bytes
+    partition: bytes
+    """Its digest."""
+
+
+def digest(partition: str) -> bytes:
+    return hashlib.sha256(partition.encode()).digest()[:_DIGEST_SIZE]
 
 
 def sign(handle: FabricHandle, key: bytes) -> bytes:
-    node_index, instance, export, length, secret = handle
-    body = _LAYOUT.pack(_MAGIC, _VERSION, 0, node_index, bytes.fromhex(instance), export, length, secret)
+    node_index, instance, *rest = handle
+    body = _LAYOUT.pack(_MAGIC, _VERSION, 0, node_index, bytes.fromhex(instance), *rest)
     return body + _mac(body, key)
 
 
@@ -42,10 +55,10 @@ def parse(data: bytes) -> FabricHandle:
     """The content of a handle. Only the exporting daemon can verify it."""
     if len(data) != HANDLE_SIZE:
         raise _invalid(f"a fabric handle has {HANDLE_SIZE} bytes, this one has {len(data)}")
-    magic, version, _, node_index, instance, export, length, secret = _LAYOUT.unpack_from(data)
+    magic, version, _, node_index, instance, *rest = _LAYOUT.unpack_from(data)
     if magic != _MAGIC or version != _VERSION:
         raise _invalid("this is not a fabric handle of soft IMEX")
-    return FabricHandle(node_index, instance.hex(), export, length, secret)
+    return FabricHandle(node_index, instance.hex(), *rest)
 
 
 def is_authentic(data: bytes, key: bytes) -> bool:
@@ -88,7 +101,7 @@ class Exports:
 
     def add(self, channel: int, file: str, length: int) -> Export:
         self._last += 1
-        export = Export(self._last, channel, file, length, os.urandom(16))
+        export = Export(self._last, channel, file, length, os.urandom(_SECRET_SIZE))
         self._exports[export.number] = export
         return export
 
@@ -97,10 +110,10 @@ class Exports:
         for node_index in list(self._imported_by):
             self.release(number, node_index)
 
-    def handle(self, number: int) -> bytes:
+    def handle(self, number: int, partition: str) -> bytes:
         export, identity = self._exports[number], self._identity
-        handle = FabricHandle(identity.node_index, identity.instance, export.number, export.length, export.secret)
-        return sign(handle, self._key)
+        memory = (export.number, export.length, export.secret)
+        return sign(FabricHandle(identity.node_index, identity.instance, *memory, digest(partition)), self._key)
 
     def grant(self, data: bytes, importer: Importer, hardware: Hardware) -> Export:
         """Decide on an import and record the importing node. Raises the error that a CUDA program would see."""
@@ -133,6 +146,15 @@ class Exports:
         if export is None or not hmac.compare_digest(export.secret, handle.secret):
             raise _invalid("the memory of this handle was freed: export again")
         return export
+
+
+def check_partition(handle: FabricHandle, importer: Hardware) -> None:
+    if handle.partition != digest(importer.partition):
+        raise CudaError(
+            CudaError.NOT_SUPPORTED,
+            f"the memory was exported in another NVLink partition; the importer is in {importer.partition!r}, and"
+            " NVLink connects only nodes of one partition",
+        )
 
 
 def check_access(export: Export, importer: Importer, hardware: Hardware) -> None:

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,6 +212,16 @@ def _available_memory() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 2**62
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """Flags that the real program has and this one does not are ignored, and rank 0 says so."""
+    options, unknown = parser.parse_known_args(argv)
+    if unknown and read_rank().rank == 0:
+        print(
+            f"{parser.prog}: ignored, because soft IMEX has no such option: {' '.join(unknown)}", file=sys.stderr
+        )
+    return options
 
 
 def at_least(low: int) -> Callable[[str], int]:

@@ -11,7 +11,7 @@ from imex_dra.base.errors import Rejected
 from imex_sandbox.cluster.handle import Cluster, Node
 from tests.sandbox.cluster.namespace import Namespace, until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Two racks on a real control plane, as a user sees them."""
+"""Two racks, as a user sees them."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from imex_sandbox.cluster.handle import Cluster
 from tests.sandbox.cluster.namespace import Namespace, until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIST_CHANNELS = ("sh", "-c", "ls /dev/nvidia-caps-imex-channels; exec sleep 10000")
 

@@ -39,7 +39,7 @@ from tests.sandbox.faults.cluster.faultcluster import (
 )
 from tests.waiting import until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(300)]
 
 REGISTERED = "registered with the kubelet"
 EXPORT = """
@@ -402,7 +402,7 @@ class TestApi:
     @pytest.mark.parametrize(
         ("fault", "message"),
         [
-            (FailApi(nodes=("r1-n00",), share=0.5, code=500), "injected fault: HTTP 500"),
+            (FailApi(nodes=("r1-n00",), share=0.25, code=500), "injected fault: HTTP 500"),
             (ThrottleApi(nodes=("r1-n00",), share=0.7, retry_after=0), "injected fault: HTTP 429"),
         ],
         ids=["errors", "throttled"],

@@ -9,7 +9,7 @@ from imex_sandbox.cluster.handle import Cluster
 from tests.paths import EXAMPLES
 from tests.sandbox.cluster.namespace import Namespace, until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""MPIJobs with the real MPI Operator on two simulated racks."""
+"""MPIJobs on two simulated racks, with the real MPI Operator or with the embedded controller."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from imex_sandbox.cluster.handle import Cluster
 from tests.paths import EXAMPLES
 from tests.sandbox.cluster.namespace import Namespace, until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FULL_RACK = EXAMPLES / "mpijob-gb200" / "mpijob.yaml"
 NAME = "nccl-test-72-gb200-18n"

@@ -1,4 +1,7 @@
-"""How clusters start and stop: side by side, in the foreground and detached. Only logs are left of them."""
+"""How clusters start and stop: side by side, in the foreground and detached. Only logs are left of them.
+
+Mostly with the embedded control plane, because a real one takes most of the time of such a test.
+"""
 
 import os
 import re
@@ -12,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from imex_sandbox.cluster.handle import Cluster, is_ready
+from imex_sandbox.cluster.handle import Cluster, is_ready, running
 from imex_sandbox.cluster.lock import is_locked, lock_owner, wait_until_unlocked
 from imex_sandbox.cluster.paths import ClusterPaths
+from imex_sandbox.cluster.settings import EMBEDDED, KUBERNETES
+from imex_sandbox.racks import of_racks
 from tests.waiting import until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 IMEX = (sys.executable, "-m", "imex_dra.cli")
 TWO_NODES = """
@@ -39,6 +44,7 @@ def file(tmp_path: Path) -> Path:
 def name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a cluster with its state in the test's directory. The cluster is stopped after the test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("IMEX_CONTROL_PLANE", raising=False)
     name = f"life-{uuid.uuid4().hex[:6]}"
     yield name
     if (pid := lock_owner(name)) is not None:
@@ -118,9 +124,19 @@ def until_nothing_is_left(paths: ClusterPaths, *marks: str) -> None:
     until(lambda: str(paths.run) not in Path("/proc/net/unix").read_text(), what="no socket is left")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
-def test_nothing_is_left_after_any_signal(file: Path, name: str, number: signal.Signals) -> None:
-    child = started(file, name)
+@pytest.mark.parametrize(
+    ("number", "control_plane"),
+    [
+        pytest.param(signal.SIGINT, EMBEDDED, id="SIGINT"),
+        pytest.param(signal.SIGTERM, EMBEDDED, id="SIGTERM"),
+        pytest.param(signal.SIGKILL, EMBEDDED, id="SIGKILL"),
+        pytest.param(signal.SIGKILL, KUBERNETES, id="SIGKILL-kubernetes", marks=pytest.mark.kube),
+    ],
+)
+def test_nothing_is_left_after_any_signal(
+    file: Path, name: str, number: signal.Signals, control_plane: str
+) -> None:
+    child = started(file, name, f"--control-plane={control_plane}")
     paths = ClusterPaths(name)
     mark = run_pod(Cluster(name))
     until(lambda: len(soft_daemons(paths)) == 2)
@@ -129,14 +145,23 @@ def test_nothing_is_left_after_any_signal(file: Path, name: str, number: signal.
     until_nothing_is_left(paths, mark)
     assert child.returncode == (-9 if number is signal.SIGKILL else 0)
     assert output == f"export KUBECONFIG={paths.kubeconfig}\n"
-    assert re.search(r"\d\.\d s   real control plane", progress)
+    kind = "etcd, kube-apiserver" if control_plane == KUBERNETES else "embedded, not Kubernetes"
+    assert re.search(rf"\d\.\d s   control plane: {kind}", progress), progress
 
 
-@pytest.mark.parametrize("program", ["etcd", "kube-scheduler"])
-def test_the_cluster_stops_when_a_part_of_its_control_plane_ends(file: Path, name: str, program: str) -> None:
-    child = started(file, name, "--no-driver")
+@pytest.mark.parametrize(
+    ("control_plane", "command", "program"),
+    [
+        pytest.param(EMBEDDED, "python", "embedded-control-plane", id="embedded"),
+        pytest.param(KUBERNETES, "etcd", "etcd", id="etcd", marks=pytest.mark.kube),
+    ],
+)
+def test_the_cluster_stops_when_a_part_of_its_control_plane_ends(
+    file: Path, name: str, control_plane: str, command: str, program: str
+) -> None:
+    child = started(file, name, "--no-driver", f"--control-plane={control_plane}")
     paths = ClusterPaths(name)
-    os.kill(pid_in(paths.control_plane, program), signal.SIGKILL)
+    os.kill(pid_in(paths.control_plane, command), signal.SIGKILL)
     _, progress = child.communicate(timeout=120)
     assert child.returncode == 1
     log = paths.log(program)
@@ -148,22 +173,24 @@ def test_the_cluster_stops_when_a_part_of_its_control_plane_ends(file: Path, nam
     until_nothing_is_left(paths)
 
 
-def test_two_clusters_run_side_by_side(cluster: Cluster, file: Path, name: str) -> None:
+def test_two_clusters_run_side_by_side(file: Path, name: str) -> None:
     child = started(file, name)
-    other = Cluster(name)
-    assert other.number != cluster.number
-    assert not {node.address for node in other.nodes.values()} & {node.address for node in cluster.nodes.values()}
-    assert len(other.kubectl.get("nodes")["items"]) == 2
-    assert len(cluster.kubectl.get("nodes")["items"]) == 36
-    refused = imex("up", file, f"--name={name}")
-    assert refused.returncode == 1
-    assert f"cluster {name} is already running (pid {child.pid}): stop it with `imex down" in refused.stderr
-    assert is_ready(name)
-    other.ask("stop")
-    child.communicate(timeout=120)
-    assert child.returncode == 0
-    until_nothing_is_left(other.paths)
-    assert len(cluster.kubectl.get("nodes")["items"]) == 36
+    cluster = Cluster(name)
+    with running(of_racks(1, "gb200-nvl72", name=f"other-{uuid.uuid4().hex[:6]}")) as other:
+        assert other.number != cluster.number
+        addresses = {node.address for node in cluster.nodes.values()}
+        assert not addresses & {node.address for node in other.nodes.values()}
+        assert len(cluster.kubectl.get("nodes")["items"]) == 2
+        assert len(other.kubectl.get("nodes")["items"]) == 18
+        refused = imex("up", file, f"--name={name}")
+        assert refused.returncode == 1
+        assert f"cluster {name} is already running (pid {child.pid}): stop it with `imex down" in refused.stderr
+        assert is_ready(name)
+        cluster.ask("stop")
+        child.communicate(timeout=120)
+        assert child.returncode == 0
+        until_nothing_is_left(cluster.paths)
+        assert len(other.kubectl.get("nodes")["items"]) == 18
 
 
 def test_a_detached_cluster_runs_until_imex_down(file: Path, name: str) -> None:
@@ -186,8 +213,9 @@ def test_a_detached_cluster_runs_until_imex_down(file: Path, name: str) -> None:
     assert f"cluster {name} is not running" in down_again.stderr
 
 
+@pytest.mark.kube
 def test_a_cluster_that_is_stopped_during_startup_leaves_nothing(file: Path, name: str) -> None:
-    argv = [*IMEX, "up", str(file), f"--name={name}"]
+    argv = [*IMEX, "up", str(file), f"--name={name}", "--control-plane=kubernetes"]
     child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     paths = ClusterPaths(name)
     until(paths.log("kube-apiserver").exists)

@@ -1,0 +1,91 @@
+"""What a server checks and completes before it stores an object: names, unknown fields, defaults, schemas."""
+
+import re
+from collections.abc import Callable
+from contextvars import ContextVar
+
+from imex_sandbox.embedded import builtin
+from imex_sandbox.embedded.definitions import Definitions, accepted_status
+from imex_sandbox.embedded.kinds import CRDS, NAMESPACES, Kind
+from imex_sandbox.embedded.lists import ListKeys, applied_keys
+from imex_sandbox.embedded.objects import Admission
+from imex_sandbox.embedded.schemas import Cause
+from imex_sandbox.embedded.statuses import ApiError, Json, invalid
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_RULE = "must consist of lower case alphanumeric characters"
+
+field_validation: ContextVar[str] = ContextVar("field_validation", default="Warn")
+"""Of the current request: Strict, Warn or Ignore."""
+
+warnings: ContextVar[list[str]] = ContextVar("warnings")
+"""Of the current request; a server sends them in `Warning` headers."""
+
+
+class ServerAdmission(Admission):
+    def __init__(self, definitions: Definitions, now: Callable[[], str]) -> None:
+        self._definitions = definitions
+        self._now = now
+
+    def admit(self, kind: Kind, document: Json, old: Json | None, *, subresource: str = "") -> Json:
+        if old is None:
+            _check_name(kind, document["metadata"]["name"])
+        unknown: list[str] = []
+        if definition := self._definitions.of(kind):
+            document = definition.schema.with_defaults(definition.schema.prune(document, unknown))
+            _report(kind, unknown)
+            if causes := definition.schema.causes(document, old):
+                raise _invalid(kind, document["metadata"]["name"], causes)
+            return document
+        document = builtin.decode(kind, document, unknown)
+        _report(kind, unknown)
+        document = builtin.with_defaults(kind, document)
+        builtin.check(kind, document, old)
+        if kind is CRDS:
+            self._definitions.check(document)
+            if old is None:
+                document = {**document, "status": accepted_status(document, self._now())}
+        if kind.group == "admissionregistration.k8s.io":
+            _warn("admission policies are stored, but the embedded control plane does not enforce them")
+        if kind.plural == "daemonsets":
+            _warn("DaemonSets are stored, but the embedded control plane creates no pods for them")
+        return builtin.created(kind, document) if old is None else document
+
+    def list_keys(self, kind: Kind) -> ListKeys:
+        definition = self._definitions.of(kind)
+        return definition.schema.list_keys() if definition else applied_keys
+
+
+def _check_name(kind: Kind, name: str) -> None:
+    if kind.group == "rbac.authorization.k8s.io":
+        return
+    label = kind is NAMESPACES
+    if len(name) > (63 if label else 253) or not (_LABEL if label else _SUBDOMAIN).fullmatch(name):
+        what = "a lowercase RFC 1123 label" if label else "a lowercase RFC 1123 subdomain"
+        raise invalid(kind.kind, name, f'metadata.name: Invalid value: "{name}": {what} {_RULE}')
+
+
+def _report(kind: Kind, unknown: list[str]) -> None:
+    match field_validation.get() if unknown else "Ignore":
+        case "Strict":
+            causes = ", ".join(f'unknown field "{field}"' for field in unknown)
+            message = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
+            raise ApiError(400, f"{message}: strict decoding error: {causes}")
+        case "Warn":
+            for field in unknown:
+                _warn(f'unknown field "{field}"')
+
+
+def _warn(text: str) -> None:
+    found = warnings.get(None)
+    if found is not None and text not in found:
+        found.append(text)
+
+
+def _invalid(kind: Kind, name: str, causes: list[Cause]) -> ApiError:
+    text = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
+    details = [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
+    qualified = f"{kind.kind}.{kind.group}"
+    message = f'{qualified} "{name}" is invalid: {text}'
+    return ApiError(422, message, name=name, group=kind.group, kind=kind.kind, causes=details)

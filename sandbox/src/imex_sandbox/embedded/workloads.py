@@ -1,0 +1,198 @@
+"""Jobs and StatefulSets: their pods, and their status."""
+
+import re
+from datetime import datetime
+
+from imex_sandbox.embedded.claims import has_ended
+from imex_sandbox.embedded.kinds import JOBS, PODS, STATEFUL_SETS, Kind
+from imex_sandbox.embedded.objects import Objects
+from imex_sandbox.embedded.statuses import ApiError, Json
+from imex_sandbox.embedded.storage import Key
+
+_MANAGER = "embedded-controllers"
+
+
+def follow_jobs(objects: Objects) -> None:
+    for key, one in objects.storage.all(JOBS):
+        job = one.document
+        status = job.get("status") or {}
+        if job["metadata"].get("deletionTimestamp"):
+            continue
+        pods = owned(objects, job, key.namespace)
+        if _finished(status):
+            _clean_up(objects, key, job, pods)
+            continue
+        set_status(objects, JOBS, key, job, job_status(job, pods, objects.timestamp()))
+        for _ in range(missing_pods(job, pods)):
+            _create(objects, key, job, {"generateName": f"{key.name}-"})
+
+
+def _clean_up(objects: Objects, key: Key, job: Json, pods: list[Json]) -> None:
+    """Of a Job that has ended: pods that still run, and the Job itself when its time is over."""
+    for pod in pods:
+        if not has_ended(pod) and not pod["metadata"].get("deletionTimestamp"):
+            objects.delete(PODS, Key(key.namespace, pod["metadata"]["name"]), {})
+    seconds = job["spec"].get("ttlSecondsAfterFinished")
+    ended = max(one["lastTransitionTime"] for one in job["status"]["conditions"])
+    if seconds is not None and (objects.now() - datetime.fromisoformat(ended)).total_seconds() >= seconds:
+        objects.delete(JOBS, key, {})
+
+
+def missing_pods(job: Json, pods: list[Json]) -> int:
+    """How many pods to create now."""
+    spec = job["spec"]
+    failed, succeeded, active = _counts(pods)
+    if spec["suspend"] or failed > spec["backoffLimit"] or _restarted_too_often(job, pods):
+        return 0
+    completions = spec.get("completions")
+    left: int = spec["parallelism"] if completions is None else completions - succeeded
+    parallelism: int = spec["parallelism"]
+    return max(0, min(parallelism, left) - active)
+
+
+def job_status(job: Json, pods: list[Json], now: str) -> Json:
+    spec, before = job["spec"], job.get("status") or {}
+    failed, succeeded, active = _counts(pods)
+    status: Json = {
+        "startTime": before.get("startTime", now),
+        "ready": sum(is_ready(pod) for pod in pods if not has_ended(pod)),
+        "terminating": sum(1 for pod in pods if pod["metadata"].get("deletionTimestamp")),
+        "uncountedTerminatedPods": {},
+    }
+    for name, count in (("active", active), ("succeeded", succeeded), ("failed", failed)):
+        if count:
+            status[name] = count
+    wanted = spec.get("completions")
+    is_complete = succeeded >= wanted if wanted is not None else bool(succeeded) and not active
+    if is_complete:
+        status["completionTime"] = now
+        reason = ("CompletionsReached", "Reached expected number of succeeded pods")
+        status["conditions"] = [_condition(kind, now, *reason) for kind in ("SuccessCriteriaMet", "Complete")]
+    elif failed > spec["backoffLimit"] or _restarted_too_often(job, pods):
+        reason = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        status["conditions"] = [_condition(kind, now, *reason) for kind in ("FailureTarget", "Failed")]
+    return status
+
+
+def _restarted_too_often(job: Json, pods: list[Json]) -> bool:
+    """With the restart policy OnFailure, restarts of containers count like failed pods."""
+    spec = job["spec"]
+    if spec["template"]["spec"].get("restartPolicy") != "OnFailure":
+        return False
+    statuses = [one for pod in pods if not has_ended(pod) for one in pod["status"].get("containerStatuses") or ()]
+    restarts = sum(one.get("restartCount", 0) for one in statuses)
+    return bool(restarts and restarts >= spec["backoffLimit"])
+
+
+def _condition(kind: str, now: str, reason: str, message: str) -> Json:
+    times = {"lastProbeTime": now, "lastTransitionTime": now}
+    return {"type": kind, "status": "True", **times, "reason": reason, "message": message}
+
+
+def _finished(status: Json) -> bool:
+    return any(
+        one["type"] in ("Complete", "Failed") and one["status"] == "True" for one in status.get("conditions") or ()
+    )
+
+
+def _counts(pods: list[Json]) -> tuple[int, int, int]:
+    """Failed, succeeded, active."""
+    phases = [pod["status"].get("phase") for pod in pods]
+    active = sum(1 for pod in pods if not has_ended(pod) and not pod["metadata"].get("deletionTimestamp"))
+    return phases.count("Failed"), phases.count("Succeeded"), active
+
+
+def follow_stateful_sets(objects: Objects) -> None:
+    for key, one in objects.storage.all(STATEFUL_SETS):
+        wanted = one.document
+        if wanted["metadata"].get("deletionTimestamp"):
+            continue
+        pods = {pod["metadata"]["name"]: pod for pod in owned(objects, wanted, key.namespace)}
+        set_status(objects, STATEFUL_SETS, key, wanted, statefulset_status(wanted, pods))
+        create, delete = stateful_set_changes(wanted, pods)
+        for name in delete:
+            objects.delete(PODS, Key(key.namespace, name), {})
+        for name in create:
+            labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": _ordinal(name)}
+            subdomain = {"hostname": name, "subdomain": wanted["spec"].get("serviceName", "")}
+            _create(objects, key, wanted, {"name": name}, labels, subdomain)
+
+
+def stateful_set_changes(wanted: Json, pods: dict[str, Json]) -> tuple[list[str], list[str]]:
+    """The names of pods to create and to delete now. In order, unless the policy is Parallel."""
+    spec, prefix = wanted["spec"], wanted["metadata"]["name"]
+    names = [f"{prefix}-{number}" for number in range(spec["replicas"])]
+    surplus = sorted((name for name in pods if name not in names), key=lambda name: int(_ordinal(name)))
+    ended = [name for name in names if name in pods and has_ended(pods[name])]
+    delete = [name for name in (*ended, *reversed(surplus)) if not pods[name]["metadata"].get("deletionTimestamp")]
+    missing = [name for name in names if name not in pods]
+    if spec["podManagementPolicy"] == "Parallel":
+        return missing, delete
+    first = next((name for name in names if name not in pods or not is_ready(pods[name])), None)
+    return [first] if first in missing and first is not None else [], delete[:1]
+
+
+def statefulset_status(wanted: Json, pods: dict[str, Json]) -> Json:
+    ready = sum(map(is_ready, pods.values()))
+    status = {
+        "observedGeneration": wanted["metadata"]["generation"],
+        "replicas": len(pods),
+        "currentReplicas": len(pods),
+        "updatedReplicas": len(pods),
+        "availableReplicas": ready,
+        "collisionCount": 0,
+    }
+    return {**status, **({"readyReplicas": ready} if ready else {})}
+
+
+def _ordinal(name: str) -> str:
+    found = re.search(r"-(\d+)$", name)
+    return found[1] if found else "0"
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions") or ()
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and not pod["metadata"].get("deletionTimestamp")
+
+
+def owned(objects: Objects, owner: Json, namespace: str) -> list[Json]:
+    uid = owner["metadata"]["uid"]
+    return [
+        one.document
+        for _, one in objects.storage.all(PODS, namespace)
+        if any(reference["uid"] == uid for reference in one.document["metadata"].get("ownerReferences") or ())
+    ]
+
+
+def owner_reference(owner: Json) -> Json:
+    metadata, identity = owner["metadata"], {field: owner[field] for field in ("apiVersion", "kind")}
+    named = {**identity, "name": metadata["name"], "uid": metadata["uid"]}
+    return {**named, "controller": True, "blockOwnerDeletion": True}
+
+
+def _create(
+    objects: Objects,
+    key: Key,
+    owner: Json,
+    naming: Json,
+    labels: Json | None = None,
+    fields: Json | None = None,
+) -> None:
+    template = owner["spec"]["template"]
+    given = template.get("metadata") or {}
+    metadata = {
+        **naming,
+        "labels": {**(given.get("labels") or {}), **(labels or {})},
+        "annotations": given.get("annotations") or {},
+        "ownerReferences": [owner_reference(owner)],
+    }
+    try:
+        objects.create(PODS, key.namespace, {"metadata": metadata, "spec": {**template["spec"], **(fields or {})}})
+    except ApiError:
+        return  # the namespace is being deleted, or a pod of this name is not gone yet; a later pass tries again
+
+
+def set_status(objects: Objects, kind: Kind, key: Key, live: Json, status: Json) -> None:
+    if status != (live.get("status") or {}):
+        objects.update(kind, key, {**live, "status": status}, subresource="status", manager=_MANAGER)
