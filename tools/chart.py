@@ -51,6 +51,8 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     # The path of the daemon's client socket below it has at most 107 bytes.
     "hardware.simulated.directory": {**_ABSOLUTE, "maxLength": 60},
     "hardware.simulated.fabricDirectory": _ABSOLUTE,
+    "imex.mode": {"enum": ["managed", "host-managed"]},
+    "imex.config": _ABSOLUTE,
     "kubelet.directory": _ABSOLUTE,
     "kubelet.cdiDirectory": _ABSOLUTE,
     "controller.replicas": {"minimum": 1},
@@ -72,6 +74,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "node.prepareDeadline": {"minimum": 1, "maximum": 44},
     "node.affinity": {"type": ["object", "null"]},
     "node.extraArgs": _NAMES,
+    "daemon.network": {"enum": ["host", "pod"]},
     "daemon.command": _NAMES,
     "test.timeout": {"minimum": 1},
 }

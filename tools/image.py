@@ -8,13 +8,16 @@ layers of former builds, and the result: an OCI archive with a software bill of 
 hash of everything that goes into it.
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +33,6 @@ from tools.sbom import packages as packages_of
 
 ROOT = Path(__file__).parent.parent
 NAMES = {"driver": "imex-dra", "sandbox": "imex-dra-sandbox"}
-BASE = "localhost/imex-dra-base"
 SUITE = "bookworm"
 
 _SOURCES = (
@@ -45,8 +47,10 @@ _SOURCES = (
 _CODE = ("src", "sandbox")
 _SECRETS = {"pip": Path("/etc/pip.conf"), "certificates": Path("/etc/ssl/certs/ca-certificates.crt")}
 _UNUSED = ("usr/share/doc/*", "usr/share/locale/*", "usr/share/man/*", "usr/share/info/*")
-_STORAGE_LIMIT = 8 * 2**30
-"""Bytes of old layers; above it, the next build starts without them."""
+_LAYERS = 200
+"""Of former builds; if there are more, the next one starts without them. Most have a few megabytes."""
+_KEPT = 4
+"""Archives of each image: other checkouts use the same cache."""
 
 
 class Image(NamedTuple):
@@ -64,12 +68,28 @@ def build(target: str) -> Image:
     if missing := why_not():
         raise Misconfigured(missing)
     archive = cache_root() / "images" / f"{NAMES[target]}-{_source_hash()}.tar"
+    archive.parent.mkdir(parents=True, exist_ok=True)
     image = Image(f"localhost/{NAMES[target]}:{imex_dra.__version__}", archive)
-    if not image.bill_of_materials.exists():
-        for former in archive.parent.glob(f"{NAMES[target]}-[0-9a-f]*"):
-            former.unlink()
-        _build(target, image)
+    # One at a time: what another process is building may be just this image, or share most of its layers.
+    with _lock(archive.parent / "lock"):
+        if not image.bill_of_materials.exists():
+            _build(target, image)
+            _remove_former(target, archive.parent)
     return image
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_former(target: str, directory: Path) -> None:
+    archives = directory.glob(f"{NAMES[target]}-[0-9a-f]*.tar")
+    for former in sorted(archives, key=lambda path: path.stat().st_mtime)[:-_KEPT]:
+        Image("", former).bill_of_materials.unlink(missing_ok=True)
+        former.unlink()
 
 
 def why_not() -> str:
@@ -83,9 +103,10 @@ def why_not() -> str:
 
 def _build(target: str, image: Image) -> None:
     buildah = Buildah(cache_root() / "buildah")
-    if not buildah.has(BASE):
-        buildah.import_base(_bootstrap())
-    buildah.build(target, image.name)
+    base = f"localhost/imex-dra-base:{_base_hash()}"
+    if not buildah.has(base):
+        buildah.import_base(base, _bootstrap())
+    buildah.build(target, image.name, base)
     part = image.archive.with_suffix(".part")
     part.unlink(missing_ok=True)
     buildah.export(image.name, part)
@@ -106,7 +127,7 @@ class Buildah:
 
     def __init__(self, directory: Path) -> None:
         self._package = packages.extract("buildah", ("buildah",))
-        if directory.exists() and _size(directory) > _STORAGE_LIMIT:
+        if len(list(directory.glob("graph/overlay/*"))) > _LAYERS:
             shutil.rmtree(directory)
         directory.mkdir(parents=True, exist_ok=True)
         self._linker_cache = directory / "ld.so.cache"
@@ -118,17 +139,17 @@ class Buildah:
     def has(self, name: str) -> bool:
         return self._run("images", "--quiet", name, check=False).returncode == 0
 
-    def import_base(self, tree: Path) -> None:
+    def import_base(self, name: str, tree: Path) -> None:
         context = tree.parent / "context"
         context.mkdir(exist_ok=True)
         (context / "Containerfile").write_text('FROM scratch\nADD base.tar /\nCMD ["/bin/sh"]\n')
         tree.rename(context / "base.tar")
-        self._run("build", *self._options(), f"--tag={BASE}", str(context))
+        self._run("build", *self._options(), f"--tag={name}", str(context))
         shutil.rmtree(context)
 
-    def build(self, target: str, name: str) -> None:
+    def build(self, target: str, name: str, base: str) -> None:
         secrets = [f"--secret=id={id},src={path}" for id, path in _SECRETS.items() if path.exists()]
-        options = ["--layers", f"--target={target}", f"--tag={name}", f"--build-arg=BASE={BASE}", *secrets]
+        options = ["--layers", f"--target={target}", f"--tag={name}", f"--build-arg=BASE={base}", *secrets]
         files = [f"--file={ROOT / 'Containerfile'}", f"--ignorefile={ROOT / '.containerignore'}"]
         self._run("build", *self._options(), *options, *files, str(ROOT))
 
@@ -175,6 +196,10 @@ def _bootstrap() -> Path:
     return archive
 
 
+def _base_hash() -> str:
+    return hashlib.sha256(" ".join([SUITE, platform.machine(), *_UNUSED]).encode()).hexdigest()[:12]
+
+
 def _source_hash() -> str:
     digest = hashlib.sha256(SUITE.encode())
     for path in _source_files():
@@ -186,10 +211,6 @@ def _source_files() -> Iterator[Path]:
     for name in (*_SOURCES, *_CODE):
         found = [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*"))
         yield from (path for path in found if path.is_file() and "__pycache__" not in path.parts)
-
-
-def _size(directory: Path) -> int:
-    return sum(path.lstat().st_blocks * 512 for path in directory.rglob("*"))
 
 
 def _run(*argv: str, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:

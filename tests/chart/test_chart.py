@@ -71,6 +71,8 @@ MATRIX: dict[str, tuple[list[str], dict[str, Any]]] = {
     "everything": ([], EVERYTHING),
     "everything simulated": ([f"--values={VALUES['simulated']}"], EVERYTHING),
     "nothing": ([], NOTHING),
+    "network of pods": ([], {"daemon.network": "pod"}),
+    "host-managed": ([], {"imex.mode": "host-managed", "imex.config": "/etc/imex.cfg"}),
     "webhook without probes": (
         [],
         {"metrics.enabled": False, "webhook.placement": False, "webhook.tolerations": []},
@@ -101,6 +103,11 @@ def pod_of(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any
 
 def mounts_of(pod: dict[str, Any]) -> dict[str, Any]:
     return {mount["mountPath"]: mount for mount in pod["containers"][0]["volumeMounts"]}
+
+
+def daemons(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One, unless the host manages nvidia-imex."""
+    return [o for o in objects if o["kind"] == "DaemonSet" and o["metadata"]["name"] == "imex-daemon"]
 
 
 def has_webhook(objects: list[dict[str, Any]]) -> bool:
@@ -182,11 +189,13 @@ def test_an_upgrade_restarts_imex_node_without_a_gap_and_nvidia_imex_not_at_all(
 ) -> None:
     node = find(objects, "DaemonSet", "imex-node")["spec"]["updateStrategy"]
     assert node == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-    assert find(objects, "DaemonSet", "imex-daemon")["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    for daemon in daemons(objects):
+        assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
 def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[dict[str, Any]]) -> None:
-    assert pod_of(objects, "DaemonSet", "imex-daemon")["automountServiceAccountToken"] is False
+    for daemon in daemons(objects):
+        assert daemon["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
     controller = pod_of(objects, "Deployment", "imex-controller")
     assert controller["securityContext"]["runAsNonRoot"] is True
     assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -203,7 +212,7 @@ def test_no_variable_of_a_service_can_be_taken_for_a_flag(objects: list[dict[str
 def test_the_programs_of_the_daemon_pod_are_in_the_image() -> None:
     containerfile = (ROOT / "Containerfile").read_text()
     for script, name in ((SCRIPT, "imex-supervisor"), (CHROOT_SCRIPT, "imex-chroot")):
-        assert f"install -m 0755 {script.relative_to(ROOT)} /opt/imex/bin/{name}" in containerfile
+        assert f"install -m 0755 {script.relative_to(ROOT)} /own/opt/imex/bin/{name}" in containerfile
     simulated = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
     directory = "/run/imex-dra/node/run/imex"
     assert simulated["containers"][0]["command"] == ["imex-supervisor", directory, "--", "soft-nvidia-imex"]
@@ -250,6 +259,29 @@ def test_imex_node_finds_the_driver_root_itself_unless_it_is_given(
     assert [flag for flag in given if flag.startswith(related)] == flags
 
 
+def test_nothing_of_nvidia_imex_is_installed_if_the_host_manages_it() -> None:
+    assert len(daemons(template())) == 1
+    options, values = MATRIX["host-managed"]
+    objects = template(*options, values=values)
+    assert daemons(objects) == []
+    node = pod_of(objects, "DaemonSet", "imex-node")
+    assert {"--imex=host-managed", "--imex-config=/etc/imex.cfg"} <= set(node["containers"][0]["args"])
+    # Nothing is created on the host for it.
+    assert IMEX_DIRECTORY not in mounts_of(node)
+    assert "imex" not in [volume["name"] for volume in node["volumes"]]
+
+
+def test_daemons_in_the_network_of_pods_say_their_address_and_imex_node_asks_them() -> None:
+    objects = template(values={"daemon.network": "pod"})
+    daemon, node = (pod_of(objects, "DaemonSet", name) for name in ("imex-daemon", "imex-node"))
+    assert "hostNetwork" not in daemon
+    address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert address in daemon["containers"][0]["env"]
+    assert node["hostNetwork"] is True
+    assert "--imex-network=pod" in node["containers"][0]["args"]
+    assert "POD_IP" not in str(pod_of(template(), "DaemonSet", "imex-daemon"))
+
+
 def test_values_reach_every_pod() -> None:
     objects = template(values=EVERYTHING)
     for found in (find(objects, "Deployment", "imex-controller"), find(objects, "DaemonSet", "imex-node")):
@@ -267,7 +299,48 @@ def test_pods_run_on_nodes_with_gpus_unless_the_hardware_is_simulated() -> None:
     (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["key"] == "nvidia.com/gpu.present"
     for name in ("simulated", "host-driver"):
-        assert "affinity" not in pod_of(template(f"--values={VALUES[name]}"), "DaemonSet", "imex-daemon")
+        assert "affinity" not in pod_of(template(f"--values={VALUES[name]}"), "DaemonSet", "imex-node")
+    assert "affinity" not in pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
+
+
+PRESENT = {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}
+TERM = {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["a"]}]}
+OTHER_TERM = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "terms"),
+    [
+        (None, [{"matchExpressions": [PRESENT]}]),
+        ({}, [{}]),
+        (required(TERM, OTHER_TERM), [TERM, OTHER_TERM]),
+    ],
+    ids=["default", "none", "of the user"],
+)
+def test_nvidia_imex_and_only_it_leaves_a_node_whose_gpu_driver_is_being_replaced(
+    affinity: dict[str, Any] | None, terms: list[dict[str, Any]]
+) -> None:
+    """The GPU Operator cannot unload the driver before. A Node without these labels is served."""
+    not_paused = [
+        {
+            "key": "nvidia.com/gpu.deploy.client",
+            "operator": "NotIn",
+            "values": ["paused-for-driver-upgrade", "paused-for-mig-change"],
+        },
+        {
+            "key": "nvidia.com/gpu.deploy.device-plugin",
+            "operator": "NotIn",
+            "values": ["paused-for-driver-upgrade"],
+        },
+    ]
+    objects = template(values={"node.affinity": affinity})
+    expected = [{**term, "matchExpressions": [*term.get("matchExpressions", []), *not_paused]} for term in terms]
+    assert pod_of(objects, "DaemonSet", "imex-daemon")["affinity"] == required(*expected)
+    assert "gpu.deploy" not in str(pod_of(objects, "DaemonSet", "imex-node").get("affinity"))
 
 
 @pytest.mark.parametrize(
@@ -281,6 +354,7 @@ def test_pods_run_on_nodes_with_gpus_unless_the_hardware_is_simulated() -> None:
         ("hardware.simulated.partition=1", "/hardware/simulated/partition"),
         ("node.maxClaims=129", "/node/maxClaims"),
         ("node.prepareDeadline=45", "/node/prepareDeadline"),
+        ("imex.mode=hostManaged", "/imex/mode"),
         ("log.level=verbose", "/log/level"),
         ("webhook.certificates=cert-manager", "/webhook/certificates"),
         ("webhook.replicas=0", "/webhook/replicas"),

@@ -1,11 +1,14 @@
 """The images that buildah builds from the Containerfile."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
 import imex_dra
 from imex_sandbox.kubernetes import packages
+from tests.paths import ROOT
 from tools import image
 from tools.sbom import Archive
 
@@ -44,6 +47,31 @@ def test_an_image_is_not_root_and_has_no_compiler_and_no_pip(target: str) -> Non
     # Only the image for simulated hardware has what simulates it.
     assert ("imex-sandbox" in content.names()) == (target == "sandbox")
     assert ("opt/imex/bin/soft-nvidia-imex" in content.paths) == (target == "sandbox")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.11", "3.13"])
+@pytest.mark.parametrize("target", image.NAMES)
+def test_on_aarch64_every_dependency_has_a_wheel(target: str, python: str, tmp_path: Path) -> None:
+    """The images of GB200 nodes: the Containerfile has no compiler. With the Python of Debian 12 and 13."""
+    platform = ("--python-platform=aarch64-unknown-linux-gnu", f"--python-version={python}")
+    options = (
+        "--dry-run",
+        "--quiet",
+        "--only-binary=:all:",
+        "--require-hashes",
+        f"--target={tmp_path}",
+        *platform,
+    )
+    requirements = ROOT / "requirements" / f"{target}.txt"
+    done = subprocess.run(
+        ["uv", "pip", "install", *options, "-r", requirements],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_root_or_apt_a_sentence_says_what_to_do_instead(monkeypatch: pytest.MonkeyPatch) -> None:

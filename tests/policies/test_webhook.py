@@ -61,6 +61,7 @@ class Webhook:
 
     def __init__(self, guarded: Guarded, directory: Path) -> None:
         self.guarded, self.directory, self.port = guarded, directory, free_port()
+        self.telemetry = Telemetry()
         self.keeper = CertificateKeeper(
             guarded.account("imex-controller"), NAMESPACE, Clock(), [Leaf(WEBHOOK_SECRET, "localhost", WEBHOOK)]
         )
@@ -87,22 +88,28 @@ class Webhook:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        telemetry, client = Telemetry(), self.guarded.account("imex-webhook")
+        client = self.guarded.account("imex-webhook")
         program = run(
             client,
             host="127.0.0.1",
             port=self.port,
             certificates=self.directory,
-            telemetry=telemetry,
+            telemetry=self.telemetry,
             reload_period=0.1,
         )
 
         async def is_ready() -> bool:
-            return (await telemetry.server.routes["GET", "/readyz"](b"")).status == 200
+            return (await self.telemetry.server.routes["GET", "/readyz"](b"")).status == 200
 
         async with running(program):
             await until_async(is_ready)
             yield
+
+    def reviews(self, result: str) -> int:
+        """How many had this result, as its metrics say."""
+        name = f'imex_dra_review_seconds_count{{result="{result}"}}'
+        lines = (line.split() for line in self.telemetry.metrics.text().splitlines())
+        return sum(int(line[-1]) for line in lines if line[0] == name)
 
     async def verdict(self) -> str:
         """What the API server says of a claim that can never work."""
@@ -183,7 +190,11 @@ async def test_objects_are_reviewed_with_what_the_cluster_has(webhook: Webhook) 
 
         await until_async(has_account)
         assert any("IMEX105" in warning for warning in await warnings(pods, pod()))
+        assert webhook.reviews("warned") >= 2
+        admitted = webhook.reviews("admitted")
         assert await warnings(pods, pod(claims=[{"name": "imex"}])) == []
+        # By the validating and by the mutating webhook.
+        assert webhook.reviews("admitted") - admitted == 2
 
 
 async def test_a_compute_domain_that_the_watch_has_not_delivered_is_read(guarded: Guarded) -> None:
@@ -191,12 +202,12 @@ async def test_a_compute_domain_that_the_watch_has_not_delivered_is_read(guarded
     domains: Store[ComputeDomain] = Store(
         namespace=lambda domain: [domain.metadata.namespace], uid=lambda domain: [domain.metadata.uid]
     )
-    reviewer = Reviewer(guarded.account("imex-webhook"), domains, Store())
+    answer = Reviewer(guarded.account("imex-webhook"), domains, Store()).validating()
 
     async def allowed_in(namespace: str, uid: str) -> bool:
         request = {"uid": "u", "operation": "CREATE", "namespace": namespace, "object": claim(uid)}
         body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "request": request})
-        return bool(msgspec.json.decode((await reviewer.answer(body)).body)["response"]["allowed"])
+        return bool(msgspec.json.decode((await answer(body)).body)["response"]["allowed"])
 
     assert await allowed_in(guarded.namespace, domain["metadata"]["uid"])
     assert not await allowed_in("another", domain["metadata"]["uid"])
@@ -234,6 +245,7 @@ async def test_pods_are_kept_in_one_partition_if_their_compute_domain_or_namespa
         anywhere = await admin.post(guarded.domains, guarded.domain("two"))
         await until_async(lambda: is_placed("one-channel", together["metadata"]["uid"]))
         assert await placed("two-channel") == ""
+        assert webhook.reviews("placed") == 1
         labels = {"metadata": {"labels": {PLACEMENT_ANNOTATION: SAME_PARTITION}}}
         await admin.change(f"/api/v1/namespaces/{guarded.namespace}", labels)
         await until_async(lambda: is_placed("two-channel", anywhere["metadata"]["uid"]))
@@ -249,9 +261,11 @@ async def test_200_reviews_at_once_and_malformed_ones(webhook: Webhook) -> None:
             "kind": "AdmissionReview",
             "request": {"uid": "u", "operation": "CREATE", "namespace": "team", "object": claim(UNKNOWN)},
         }
-        for body in (b"", b"{", b"[]", b"{}", b'{"request": {"uid": 7}}', b"\xff\xfe", b"[" * 100_000):
+        malformed = (b"", b"{", b"[]", b"{}", b'{"request": {"uid": 7}}', b"\xff\xfe", b"[" * 100_000)
+        for body in malformed:
             assert (await http.post(url, content=body)).status_code == 400
         assert (await http.post(url, json={**review, "apiVersion": "admission.k8s.io/v1beta1"})).status_code == 400
+        assert webhook.reviews("malformed") == len(malformed) + 1
         assert (await http.get(url)).status_code == 405
         deep: Any = {}
         for _ in range(200):
@@ -265,9 +279,11 @@ async def test_200_reviews_at_once_and_malformed_ones(webhook: Webhook) -> None:
             found: dict[str, Any] = (await http.post(url, json={**review, "request": request})).json()["response"]
             return found
 
+        rejected = webhook.reviews("rejected")
         answers = await asyncio.gather(*(reviewed(number) for number in range(200)))
         assert [answer["uid"] for answer in answers] == [str(number) for number in range(200)]
         assert not any(answer["allowed"] for answer in answers)
+        assert webhook.reviews("rejected") - rejected == 200
 
 
 async def test_a_webhook_that_is_down_or_has_an_expired_certificate_blocks_nothing(webhook: Webhook) -> None:

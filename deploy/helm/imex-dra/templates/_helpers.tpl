@@ -130,35 +130,68 @@ readinessProbe:
 the directory under the same path as on the host. persist.dat is in /run/nvidia-imex of the host, so it is not a volume of its own. */}}
 {{- define "imex-dra.driverMounts" -}}
 - {name: host, mountPath: /host, mountPropagation: HostToContainer}
+{{- if eq .Values.imex.mode "managed" }}
 - {name: imex, mountPath: {{ include "imex-dra.imexDirectory" . }}}
+{{- end }}
 {{- end }}
 
 {{- define "imex-dra.driverVolumes" -}}
 - {name: host, hostPath: {path: /}}
+{{- if eq .Values.imex.mode "managed" }}
 - {name: imex, hostPath: {path: {{ include "imex-dra.imexDirectory" . }}, type: DirectoryOrCreate}}
 {{- end }}
+{{- end }}
 
+{{- /* The GPU Operator sets these labels before it unloads the GPU driver, and back when the new one is there: `client` (since 26.7) for
+programs of others that use the driver, `device-plugin` also before. A Node without them matches. */}}
+{{- define "imex-dra.notPaused" -}}
+- {key: nvidia.com/gpu.deploy.client, operator: NotIn, values: [paused-for-driver-upgrade, paused-for-mig-change]}
+- {key: nvidia.com/gpu.deploy.device-plugin, operator: NotIn, values: [paused-for-driver-upgrade]}
+{{- end }}
+
+{{- define "imex-dra.defaultAffinity" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+    - matchExpressions:
+      - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
+{{- end }}
+
+{{- /* Of the pods on nodes: a list of the root context and the name of the program. Only nvidia-imex leaves the node for an upgrade of the
+GPU driver: without `imex node` no pod with a channel could end there. */}}
 {{- define "imex-dra.nodePlacement" -}}
+{{- $program := index . 1 -}}
+{{- with index . 0 }}
 {{- with .Values.node.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- $simulated := include "imex-dra.simulated" . }}
+{{- $affinity := dict }}
 {{- if kindIs "map" .Values.node.affinity }}
-{{- with .Values.node.affinity }}
+{{- $affinity = deepCopy .Values.node.affinity }}
+{{- else if not $simulated }}
+{{- $affinity = include "imex-dra.defaultAffinity" . | fromYaml }}
+{{- end }}
+{{- if and (eq $program "daemon") (not $simulated) }}
+{{- $node := $affinity.nodeAffinity | default dict }}
+{{- $required := $node.requiredDuringSchedulingIgnoredDuringExecution | default dict }}
+{{- $notPaused := include "imex-dra.notPaused" . | fromYamlArray }}
+{{- $terms := list }}
+{{- range $required.nodeSelectorTerms | default (list dict) }}
+{{- $terms = append $terms (set . "matchExpressions" (concat (.matchExpressions | default list) $notPaused)) }}
+{{- end }}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) }}
+{{- $_ := set $affinity "nodeAffinity" $node }}
+{{- end }}
+{{- with $affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- else if not (include "imex-dra.simulated" .) }}
-affinity:
-  nodeAffinity:
-    requiredDuringSchedulingIgnoredDuringExecution:
-      nodeSelectorTerms:
-      - matchExpressions:
-        - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
 {{- end }}
 tolerations:
   {{- toYaml .Values.node.tolerations | nindent 2 }}
 priorityClassName: {{ if .Values.priorityClasses.create }}imex-dra-node{{ else }}system-node-critical{{ end }}
+{{- end }}
 {{- end }}
 
 {{- define "imex-dra.nodeEnvironment" -}}

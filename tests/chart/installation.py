@@ -1,0 +1,237 @@
+"""The chart and the image of this tree, installed by helm on a real control plane and two real kubelets, with
+simulated hardware.
+
+There is no kube-proxy: pods reach the API server by the relay of their node, and it reaches the webhook
+at the addresses of its pods (--enable-aggregator-routing).
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imex_dra.api.names import NAMESPACE
+from imex_sandbox.kubernetes.binaries import find
+from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.network import Network
+from imex_sandbox.kubernetes.node import Node
+from tests.chart.helm import CHART, helm
+from tests.driver.test_memory_isolation import EXPORT
+from tests.waiting import until
+from tools import image
+
+RELEASE = "imex-dra"
+NODES = ("a0", "a1")
+PROGRAMS = {"controller": 2, "webhook": 2, "node": len(NODES), "daemon": len(NODES)}
+"""Pods of each."""
+LIMIT = 120.0
+EXCHANGE = """
+import select, sys
+from imex_sandbox.softimex import memory
+imported = memory.open_channel().import_handle(bytes.fromhex(sys.argv[1]))
+rounds = 0
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    rounds += 1
+    text = b"%019d" % rounds
+    imported.write(0, text)
+    if imported.read(0, 19) != text:
+        sys.exit("a write was lost")
+    if rounds == 1:
+        print("exchanging", flush=True)
+print(rounds, flush=True)
+"""
+
+# Helm 4 waits by default until a DaemonSet has no pod of an older revision, which never happens with OnDelete.
+_UPGRADE_WAIT = ("--wait=legacy", "--timeout=200s")
+_OF_KUBERNETES = ("events", "csinodes", "ipaddresses", "componentstatuses")
+_DAEMON_DIRECTORY = "/run/imex-dra/node/run/imex"
+
+
+class Installation:
+    def __init__(self, root: Path, control_plane: ControlPlane, nodes: dict[str, Node], name: str) -> None:
+        self.control_plane = control_plane
+        self.kubectl = control_plane.kubectl
+        self.kubeconfig = control_plane.kubeconfig()
+        self.nodes = nodes
+        self.image = name
+        self._repository, _, self._tag = name.rpartition(":")
+        self._values = [
+            f"--values={CHART / 'values/simulated.yaml'}",
+            f"--set=image.repository={self._repository}",
+            f"--set=hardware.simulated.fabricDirectory={root / 'fabric'}",
+        ]
+
+    # Releases
+
+    def helm(self, *words: str) -> str:
+        return helm(*words, f"--namespace={NAMESPACE}", kubeconfig=self.kubeconfig, within=300)
+
+    def install(self) -> str:
+        """What helm prints."""
+        options = (f"--set=image.tag={self._tag}", "--create-namespace", "--wait", "--timeout=200s")
+        printed = self.helm("install", RELEASE, str(CHART), *self._values, *options)
+        self.until_published()
+        return printed
+
+    def upgrade(self, tag: str, *values: str) -> None:
+        options = (f"--set=image.tag={tag}", *values, *_UPGRADE_WAIT)
+        self.helm("upgrade", RELEASE, str(CHART), *self._values, *options)
+
+    def rollback(self) -> None:
+        self.helm("rollback", RELEASE, *_UPGRADE_WAIT)
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", RELEASE, "--wait", "--timeout=200s")
+
+    def add_tag(self, tag: str) -> None:
+        """The same image under another tag, on every node."""
+        for node in self.nodes.values():
+            names = (self.image, f"{self._repository}:{tag}")
+            node.machine.run(find("ctr"), "--namespace=k8s.io", "images", "tag", *names)
+
+    # What runs
+
+    def until_published(self) -> None:
+        until(lambda: self.published() == set(NODES), within=LIMIT, what="a ResourceSlice of every node")
+
+    def published(self) -> set[str]:
+        return {found["spec"]["nodeName"] for found in self.kubectl.get("resourceslices")["items"]}
+
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        selector = f"--selector=app.kubernetes.io/component={component}"
+        found: list[dict[str, Any]] = self.kubectl.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
+        return found
+
+    def images(self, component: str) -> list[str]:
+        return [pod["spec"]["containers"][0]["image"] for pod in self.pods(component)]
+
+    def daemons(self) -> dict[str, tuple[str, ...]]:
+        """By node: the pid of nvidia-imex, its restarts, and the time of its start. The pid alone would not do: it
+        is a number in the namespace of its container."""
+        return {name: self._daemon(node) for name, node in self.nodes.items()}
+
+    def _daemon(self, node: Node) -> tuple[str, ...]:
+        # Not the whole status: the line `hosts` changes with every member list.
+        lines = node.machine.run("cat", f"{_DAEMON_DIRECTORY}/status").splitlines()
+        status = dict(line.split("=", 1) for line in lines)
+        started = node.machine.run("stat", "--format=%y", f"{_DAEMON_DIRECTORY}/started")
+        assert status["state"] == "running", status
+        return status["pid"], status["restarts"], started
+
+    def refused_requests(self) -> list[tuple[str, str, str]]:
+        """Requests of the programs that got 403, from the audit log: account, verb and URI."""
+        text = self.control_plane.audit_log.read_text()
+        events = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        account = f"system:serviceaccount:{NAMESPACE}:imex-"
+        own = [event for event in events if event["user"]["username"].startswith(account)]
+        assert {event["user"]["username"].removeprefix(account) for event in own} == {
+            "controller",
+            "node",
+            "webhook",
+        }
+        refused = [event for event in own if event.get("responseStatus", {}).get("code") == 403]
+        return [(event["user"]["username"], event["verb"], event["requestURI"]) for event in refused]
+
+    def objects(self) -> set[str]:
+        """All objects of the cluster as kind/name, without those that Kubernetes makes for itself at any time."""
+        resources = self.kubectl("api-resources", "--verbs=list", "--output=name").split()
+        kinds = ",".join(kind for kind in resources if kind.partition(".")[0] not in _OF_KUBERNETES)
+        found = [item["metadata"] | {"kind": item["kind"]} for item in self.kubectl.get(kinds, "-A")["items"]]
+        ours = [item for item in found if not item.get("namespace", "").startswith("kube-")]
+        return {f"{item['kind']}/{item['name']}" for item in ours}
+
+    # What users do
+
+    def create_domain(self, name: str) -> None:
+        domain = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain"}
+        self.kubectl.apply({**domain, "metadata": {"name": name}, "spec": {}})
+        self.kubectl("wait", "--for=create", f"resourceclaimtemplate/{name}", "--timeout=60s", within=90)
+
+    def create_pod(self, name: str, node: str, domain: str) -> None:
+        container = {
+            "name": "main",
+            "image": self.image,
+            "command": ["sleep", "1000000"],
+            "resources": {"claims": [{"name": "channel"}]},
+        }
+        spec = {
+            "nodeSelector": {"kubernetes.io/hostname": node},
+            "terminationGracePeriodSeconds": 0,
+            "resourceClaims": [{"name": "channel", "resourceClaimTemplateName": domain}],
+            "containers": [container],
+        }
+        self.kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+
+    def until_ready(self, *pods: str) -> None:
+        names = [f"pod/{name}" for name in pods]
+        self.kubectl("wait", "--for=condition=Ready", *names, f"--timeout={LIMIT:.0f}s", within=LIMIT + 30)
+
+    def execute(self, pod: str, *argv: str) -> str:
+        return self.kubectl("exec", pod, "--", *argv).strip()
+
+    def delete(self, *words: str) -> None:
+        self.kubectl("delete", *words, f"--timeout={LIMIT:.0f}s", within=LIMIT + 30)
+
+    @contextmanager
+    def memory_exchange(self) -> Iterator[None]:
+        """The pod `importer` writes and reads memory of the pod `exporter` all the time, with one import. Fails at
+        the first error."""
+        with self._running("exporter", EXPORT) as exporter:
+            assert len(exporter.first) == 128, exporter.first
+            with self._running("importer", EXCHANGE, exporter.first) as importer:
+                assert importer.first == "exchanging", [importer.first, *importer.rest]
+                yield
+        # At most 20 rounds a second; an upgrade takes much longer than one.
+        assert [line.isdecimal() and int(line) > 20 for line in importer.rest] == [True], importer.rest
+
+    @contextmanager
+    def _running(self, pod: str, program: str, *arguments: str) -> Iterator["_Program"]:
+        """A Python program in a pod, which ends at the end of its input."""
+        process = subprocess.Popen(
+            [find("kubectl"), "exec", "-i", pod, "--", "python3", "-c", program, *arguments],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        found = _Program(process.stdout.readline().strip(), [])
+        try:
+            yield found
+        finally:
+            process.stdin.close()
+            found.rest.extend(process.stdout.read().splitlines())
+            process.stdout.close()
+            process.wait(timeout=60)
+
+
+class _Program(NamedTuple):
+    first: str
+    """Line of its output."""
+    rest: list[str]
+    """Of its output, when it has ended."""
+
+
+@contextmanager
+def cluster(root: Path) -> Iterator[Installation]:
+    """With the image on every node, and nothing installed."""
+    built = image.build("sandbox")
+    with ExitStack() as stack:
+        flags = ("--enable-aggregator-routing=true",)
+        control_plane = stack.enter_context(ControlPlane(root / "cp", apiserver_flags=flags))
+        network = stack.enter_context(Network(root))
+        nodes = {
+            name: Node(name, root / name, control_plane=control_plane, network=network, archives=[built.archive])
+            for name in NODES
+        }
+        for node in nodes.values():
+            node.start()
+            stack.callback(node.stop)
+        for node in nodes.values():
+            node.until_ready()
+        yield Installation(root, control_plane, nodes, built.name)

@@ -1,0 +1,250 @@
+"""The chart and the image on real kubelets: install, test, upgrade, roll back, uninstall, install again, remove.
+
+The tests build on each other, in this order.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from imex_dra.api.names import CHANNEL_CLASS, DRIVER, NAMESPACE
+from imex_dra.base.errors import Rejected
+from imex_sandbox.kubernetes.binaries import find
+from imex_sandbox.kubernetes.kubectl import to_yaml
+from tests.chart.helm import require
+from tests.chart.installation import LIMIT, NODES, PROGRAMS, RELEASE, Installation, cluster
+from tests.paths import ROOT
+from tests.waiting import until
+
+pytestmark = [pytest.mark.node, pytest.mark.timeout(600)]
+
+CRDS = {"computedomains.resource.nvidia.com", "nvlinknodes.imex-dra.io", "nvlinkpartitions.imex-dra.io"}
+PARTITION = "00000000-0000-4000-8000-000000000001.1"
+
+
+@pytest.fixture(scope="module")
+def installation() -> Iterator[Installation]:
+    require()
+    with (
+        tempfile.TemporaryDirectory(prefix="imex-", dir="/tmp") as directory,
+        cluster(Path(directory)) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def objects_before(installation: Installation) -> set[str]:
+    return installation.objects()
+
+
+def until_gone(installation: Installation, expected: set[str]) -> None:
+    """Fails with the objects that are there but not expected."""
+    with suppress(AssertionError):
+        until(lambda: installation.objects() <= expected, within=LIMIT)
+    assert installation.objects() - expected == set()
+
+
+@pytest.mark.usefixtures("objects_before")
+def test_after_an_installation_every_program_is_ready(installation: Installation) -> None:
+    notes = installation.install()
+    for crd in CRDS:
+        assert crd in notes
+    for program, count in PROGRAMS.items():
+        statuses = [pod["status"]["containerStatuses"][0] for pod in installation.pods(program)]
+        assert [(found["ready"], found["restartCount"]) for found in statuses] == [(True, 0)] * count, program
+
+
+def test_a_pod_gets_its_channel(installation: Installation) -> None:
+    installation.create_domain("train")
+    installation.create_pod("exporter", "a0", "train")
+    installation.create_pod("importer", "a1", "train")
+    installation.until_ready("exporter", "importer")
+    devices = {
+        installation.execute(pod, "ls", "/dev/nvidia-caps-imex-channels") for pod in ("exporter", "importer")
+    }
+    assert len(devices) == 1
+    assert re.fullmatch(r"channel\d+", devices.pop())
+
+
+def test_programs_run_without_privileges_where_they_can(installation: Installation) -> None:
+    for pod in [*installation.pods("controller"), *installation.pods("webhook")]:
+        name = pod["metadata"]["name"]
+        status = installation.kubectl("exec", "-n", NAMESPACE, name, "--", "cat", "/proc/1/status")
+        fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert fields["Uid"].split() == ["65532"] * 4
+        assert int(fields["CapEff"], 16) == 0
+
+
+def test_helm_test_passes(installation: Installation) -> None:
+    assert re.search(r"Phase:\s+Succeeded", installation.helm("test", RELEASE, "--timeout=120s"))
+
+
+def test_the_webhook_rejects_a_claim_that_can_never_work(installation: Installation) -> None:
+    """Its certificate, the authority in the configuration, the Service and the endpoints belong together."""
+    parameters = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "ComputeDomainChannelConfig",
+        "domainID": "00000000-0000-4000-8000-00000000dead",
+    }
+    devices = {
+        "requests": [{"name": "channel", "exactly": {"deviceClassName": CHANNEL_CLASS}}],
+        "config": [{"requests": ["channel"], "opaque": {"driver": DRIVER, "parameters": parameters}}],
+    }
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "no-domain"},
+        "spec": {"devices": devices},
+    }
+
+    def rejection() -> str:
+        try:
+            # Admitted while the API server does not know the authority yet; a dry run changes nothing.
+            installation.kubectl("create", "--dry-run=server", "-f", "-", stdin=to_yaml(claim))
+        except Rejected as error:
+            return str(error)
+        return ""
+
+    assert "claims.imex-dra.io" in until(rejection, within=LIMIT, what="the webhook rejects the claim")
+
+
+def test_programs_show_what_they_do_and_change_their_log_level(
+    installation: Installation,
+) -> None:
+    """With the commands of docs/operations.md."""
+
+    def read(pod: str, path: str) -> str:
+        return installation.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/{path}")
+
+    pods = {
+        program: [pod["metadata"]["name"] for pod in installation.pods(program)]
+        for program in ("controller", "webhook")
+    }
+    for name in (*pods["controller"], *pods["webhook"]):
+        assert read(name, "readyz").endswith("\nok\n")
+    assert "imex_dra_review_seconds_count" in "".join(read(name, "metrics") for name in pods["webhook"])
+    assert sum("imex_dra_leader_status 1" in read(name, "metrics") for name in pods["controller"]) == 1
+    name = pods["webhook"][0]
+    installation.kubectl("exec", "-n", NAMESPACE, name, "--", "sh", "-c", "kill -USR2 1")
+    until(lambda: '"lowest": "debug"' in installation.kubectl("logs", "-n", NAMESPACE, name), within=LIMIT)
+
+
+def test_preflight_checks_a_node_with_a_pod_that_does_not_stay(installation: Installation) -> None:
+    """Simulated hardware has no GPU driver. Everything else is as on a node where the driver is installed."""
+    command = [
+        str(Path(sys.executable).with_name("imex")),
+        "preflight",
+        "--node=a0",
+        f"--image={installation.image}",
+    ]
+    environment = {**os.environ, "KUBECONFIG": str(installation.kubeconfig)}
+    done = subprocess.run(
+        [*command, "--output=json"], env=environment, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 1, done.stderr
+    checks = {check["sentence"]: check["verdict"] for check in json.loads(done.stdout)["checks"]}
+    assert checks["no other nvidia-imex runs on the host"] == "ok"
+    assert checks["no other process listens on the ports of nvidia-imex"] == "ok"
+    assert checks["no systemd unit nvidia-imex is enabled on the host"] == "ok"
+    failed = [sentence for sentence, verdict in checks.items() if verdict == "failed"]
+    assert failed[0].startswith("the GPU driver is not loaded")
+    selector = "--selector=app.kubernetes.io/component=node-check"
+    assert installation.kubectl.get("pods", "--all-namespaces", selector)["items"] == []
+
+
+def test_upgrade_and_rollback_do_not_interrupt_a_memory_exchange(installation: Installation) -> None:
+    before, repository = installation.daemons(), installation.image.rpartition(":")[0]
+    upgraded = f"{repository}:next"
+    installation.add_tag("next")
+    with installation.memory_exchange():
+        installation.upgrade("next", "--set=log.level=debug", "--set=node.maxClaims=8")
+        for program, count in PROGRAMS.items():
+            expected = installation.image if program == "daemon" else upgraded
+            assert installation.images(program) == [expected] * count, program
+        installation.rollback()
+        for program, count in PROGRAMS.items():
+            assert installation.images(program) == [installation.image] * count, program
+    assert installation.daemons() == before
+
+
+def test_after_the_rollback_new_pods_get_channels(installation: Installation) -> None:
+    installation.create_pod("late", "a0", "train")
+    installation.until_ready("late")
+    installation.delete("pods", "exporter", "importer", "late", "--now")
+    installation.delete("computedomain", "train")
+
+
+def test_no_request_of_a_program_was_refused(installation: Installation) -> None:
+    """By RBAC or by a policy, with the roles of the chart and the tokens of the pods."""
+    assert installation.refused_requests() == []
+
+
+def test_uninstall_leaves_what_the_documentation_lists(
+    installation: Installation, objects_before: set[str]
+) -> None:
+    installation.uninstall()
+    kept = {
+        *(f"CustomResourceDefinition/{name}" for name in CRDS),
+        # Of the CRDs.
+        "APIService/v1alpha1.imex-dra.io",
+        "APIService/v1beta1.resource.nvidia.com",
+        f"Namespace/{NAMESPACE}",
+        "ServiceAccount/default",
+        "ConfigMap/kube-root-ca.crt",
+        f"NVLinkPartition/{PARTITION}",
+        *(f"NVLinkNode/{name}" for name in NODES),
+        "Lease/imex-controller",
+        "Secret/imex-daemon-ca",
+        "Secret/imex-daemon-tls",
+        "Secret/imex-webhook-tls",
+    }
+    # The kubelet deletes the ResourceSlices of a plugin that has been gone for half a minute.
+    until_gone(installation, objects_before | kept)
+
+
+def test_a_second_installation_finds_what_the_first_one_left(installation: Installation) -> None:
+    def members() -> list[tuple[str, int]]:
+        found = installation.kubectl.get("nvlinkpartition", PARTITION)["status"]["members"]
+        return [(member["node"], member["index"]) for member in found]
+
+    before = members()
+    installation.install()
+    installation.create_domain("again")
+    installation.create_pod("again", "a1", "again")
+    installation.until_ready("again")
+    assert members() == before
+    installation.delete("pod", "again", "--now")
+
+
+def test_the_documented_commands_remove_everything(installation: Installation, objects_before: set[str]) -> None:
+    section = (ROOT / "docs/operations.md").read_text().partition("\n## Uninstall\n")[2]
+    commands = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert len(commands) == 2
+    directories = {str(find(name).parent) for name in ("kubectl", "helm")}
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(installation.kubeconfig),
+        "PATH": ":".join([*directories, os.environ["PATH"]]),
+    }
+    for script in commands:
+        done = subprocess.run(
+            ["sh", "-eux"],
+            input=script,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    until_gone(installation, objects_before)
+    for node in installation.kubectl.get("nodes")["items"]:
+        assert "nvidia.com/gpu.clique" not in node["metadata"]["labels"]
