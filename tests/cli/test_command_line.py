@@ -78,6 +78,14 @@ def test_version_prints_the_version() -> None:
             "unknown hardware type 'amd'; known types: nvml, simulated",
         ),
         (
+            ["node", "--node-name", "n1", "--address", "10.0.0.1", "--imex-network", "pod"],
+            "--imex-network pod: the daemon pod has the address",
+        ),
+        (
+            ["node", "--node-name", "n1", "--imex", "host-managed", "--imex-config", "config.cfg"],
+            "--imex-config config.cfg is not an absolute path on the host",
+        ),
+        (
             ["node", "--node-name", "n1", "--address", "10.0.0.1", "--driver-root", "run/nvidia/driver"],
             "--driver-root run/nvidia/driver is not an absolute path on the host",
         ),

@@ -1,6 +1,8 @@
 """`imex migrate`: arguments, formats, exit codes; and that only --write writes."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ def test_a_diff_is_shown_and_nothing_is_written(file: Path) -> None:
     )
     assert "-        - name: NVIDIA_IMEX_CHANNELS\n" in done.stdout
     assert done.stderr.endswith("1 file would be changed; use --write\n")
+    assert file.read_text() == LEGACY
+
+
+def test_a_file_that_cannot_be_written_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path, content: bytes, *, mode: int) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("imex_dra.cli.migrate.write_atomically", fail)
+    done = run("--write", file)
+    assert done.exit_code == 2
+    cause = "Read-only file system; correct that, and run it again"
+    assert done.stderr == f"imex: {file} cannot be written: {cause}\n"
     assert file.read_text() == LEGACY
 
 

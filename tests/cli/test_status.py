@@ -1,6 +1,11 @@
 """`imex status`: what it shows, filters, formats, exit codes."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +34,7 @@ def test_a_healthy_cluster_is_drawn_and_exits_with_0(tmp_path: Path) -> None:
     done = run("--from", written(tmp_path))
     assert done.exit_code == 0
     assert "│ 00 ●◆ ▇▇▇▇▇▇ A ▇▇▇▇▇▇  1/16 │" in done.stdout
-    assert "r0   0 of 2 nodes free  1 channels in use  aaaa.1" in done.stdout
+    assert "r0   0 of 2 nodes free  1 channel in use  aaaa.1" in done.stdout
     assert "r1   2 of 2 nodes free  0 channels in use  bbbb.1" in done.stdout
     assert done.stdout.endswith("no findings\n")
 
@@ -81,12 +86,40 @@ def test_filters(tmp_path: Path, arguments: list[str], code: int, shown: str, hi
     [
         (["--partition", "r7"], "imex: there is no NVLinkPartition or rack r7; known racks: r0, r1\n"),
         (["--computedomain", "x"], "imex: there is no ComputeDomain default/x\n"),
+        (["-n", "x"], "imex: there is no namespace x; check -n, or the namespace of the current context\n"),
         (["--watch"], "imex: --watch needs a terminal, and the package rich\n"),
     ],
 )
 def test_what_cannot_run_exits_with_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     done = run("--from", written(tmp_path), *arguments)
     assert (done.exit_code, done.stderr) == (2, message)
+
+
+def test_watch_draws_at_a_terminal_until_ctrl_c(tmp_path: Path) -> None:
+    terminal, side = pty.openpty()
+    command = [sys.executable, "-m", "imex_dra.cli", "status", "--watch", f"--from={written(tmp_path)}"]
+    # A session whose terminal this is, so that Ctrl-C arrives as from a keyboard.
+    with subprocess.Popen(
+        ["setsid", "--ctty", "--wait", *command],
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        env={**os.environ, "TERM": "xterm", "PYTHONUTF8": "1", "COLUMNS": "120", "LINES": "40"},
+    ) as child:
+        os.close(side)
+        try:
+            seen = b""
+            while b"team/train" not in seen:
+                seen += os.read(terminal, 4096)
+            os.write(terminal, b"\x03")
+            with suppress(OSError):  # the other side is closed
+                while rest := os.read(terminal, 4096):
+                    seen += rest
+            assert child.wait(60) == 0, seen.decode(errors="replace")
+            assert b"Traceback" not in seen
+        finally:
+            child.kill()
+            os.close(terminal)
 
 
 def test_without_a_cluster_it_exits_with_2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,8 @@ def test_verify_explains_a_finding() -> None:
         (["explain", "pod", "x"], "imex: there is no pod default/x"),
         (["verify", "worker-0"], "give a kind and a name, as in: pod/worker-0"),
         (["verify", "pod/x"], "imex: there is no pod of pod default/x"),
+        (["verify", "-n", "taem"], "imex: there is no namespace taem; check -n, or"),
+        (["explain", "pod", "x", "-n", "taem"], "imex: there is no namespace taem; check -n, or"),
         (["verify", "--explain", "IMEX999"], "there is no finding IMEX999"),
     ],
 )

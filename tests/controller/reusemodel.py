@@ -171,6 +171,7 @@ class Machine:
             daemon,
             self.partition_id,
             program.watched,
+            address=self.address,
             is_publisher=program is self.programs[0],
         )
 
@@ -384,7 +385,7 @@ class Model:
 
     def begin_report(self, machine: Machine, program: NodeProgram) -> None:
         last = machine.nvlink_node.status if machine.nvlink_node else NVLinkNodeStatus()
-        report = make_report(machine.prepared, machine.snapshot(program), machine.address, last, self.now)
+        report = make_report(machine.prepared, machine.snapshot(program), last, self.now)
         program.report = UnwrittenReport(report, machine.version)
 
     def write_report(self, machine: Machine, program: NodeProgram) -> None:

@@ -1,6 +1,7 @@
 """Which nodes join a partition, keep their index, or leave, and on what evidence."""
 
 import pytest
+from msgspec import structs
 
 from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import Member, MemberState
@@ -227,3 +228,15 @@ def test_of_two_daemons_that_run_with_the_same_index_one_keeps_it() -> None:
 def test_a_generation_of_another_partition_is_ignored() -> None:
     planned, _ = plan(PAIR, ready("a", 0, 5), ready("b", 1, 5), nvlink_node("x", partition=ELSEWHERE, applied=99))
     assert planned.generation == 5
+
+
+def test_a_member_has_the_boot_id_that_its_node_reported_last() -> None:
+    def booted(report: NVLinkNode, boot_id: str) -> NVLinkNode:
+        return structs.replace(report, status=structs.replace(report.status, boot_id=boot_id))
+
+    planned, members = plan(EMPTY, booted(nvlink_node("a"), "boot-1"))
+    assert members["a"].boot_id == "boot-1"
+    planned, members = plan(planned, booted(ready("a", 0, 1), "boot-2"))
+    assert (members["a"].boot_id, planned.generation) == ("boot-2", 1), "no daemon needs another list"
+    for silent in (booted(ready("a", 0, 1), ""), nvlink_node("a", fabric=FabricState.PENDING, partition="")):
+        assert plan(planned, silent)[1]["a"].boot_id == "boot-2"

@@ -29,7 +29,7 @@ def test_a_raised_fence_without_a_report_is_no_acknowledgment(story: ReuseMachin
     program.report = None
     assert b.nvlink_node is not None
     starting = structs.replace(b.snapshot(NodeProgram()), reading=Reading())
-    report = make_report(b.prepared, starting, b.address, b.nvlink_node.status, model.now)
+    report = make_report(b.prepared, starting, b.nvlink_node.status, model.now)
     b.nvlink_node, b.version = structs.replace(b.nvlink_node, status=report.status), b.version + 1
     story.settle(4)
     run_on(story, "a", uid)

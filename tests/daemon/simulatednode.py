@@ -54,6 +54,7 @@ class Rack:
             own_index=own,
             own_address=addresses[own],
             possible_importers=facts.get("possible_importers", ()),
+            boot_ids=facts.get("boot_ids", {}),
         )
 
     def address(self, number: int) -> str:

@@ -3,10 +3,14 @@
 import asyncio
 import os
 import signal
+import socket
 from pathlib import Path
+from typing import Any
 
+import pytest
 from msgspec import structs
 
+from imex_dra.api import nodereasons
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.daemon.state import DaemonState, RecoveryTimeouts
 from imex_dra.imex.ctl import ImexCtl
@@ -15,8 +19,18 @@ from imex_sandbox.softimex import memory
 from tests.daemon.simulatednode import HARDWARE, PARTITION, Rack, SimulatedNode
 from tests.waiting import until_async
 
+
+def has_ipv6() -> bool:
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            return False
+    return True
+
+
 NO_RECOVERY = "nvidia-imex was restarted without recovery: "
-NO_SUPERVISOR = "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there"
+NO_SUPERVISOR = nodereasons.supervisor_not_running()
 
 
 async def test_the_daemon_starts_when_the_first_member_list_arrives(rack: Rack, node: SimulatedNode) -> None:
@@ -35,13 +49,14 @@ async def test_the_daemon_starts_when_the_first_member_list_arrives(rack: Rack, 
 async def test_without_a_supervisor_the_state_says_what_to_check(rack: Rack, node: SimulatedNode) -> None:
     async with node.manager() as managed:
         managed.desire(rack.member_list(0, 0))
-        assert await managed.until(lambda state: True) == DaemonState(problem=NO_SUPERVISOR)
+        unsupervised = DaemonState(problem=NO_SUPERVISOR, is_supervised=False)
+        assert await managed.until(lambda state: True) == unsupervised
         supervisor = node.supervisor()
         try:
             await managed.until_ready(0)
         finally:
             supervisor.close()
-        assert await managed.until(lambda state: state.problem) == DaemonState(problem=NO_SUPERVISOR)
+        assert await managed.until(lambda state: state.problem) == unsupervised
 
 
 async def test_two_members_connect_and_report_it(rack: Rack, node: SimulatedNode) -> None:
@@ -314,13 +329,18 @@ async def test_soft_imex_takes_the_configured_index(rack: Rack) -> None:
         assert await ImexCtl(node.soft_imex("ctl"), timeout=60).own_index(node.files.config(found.running)) == 3
 
 
-async def test_a_member_that_may_have_imported_is_waited_for_until_it_is_suspended(
-    rack: Rack, node: SimulatedNode
+@pytest.mark.parametrize(
+    "evidence",
+    [{"boot_ids": {1: "boot-1"}}, {"possible_importers": (1,), "boot_ids": {1: "boot-2"}}],
+    ids=["suspended", "rebooted"],
+)
+async def test_a_member_that_may_have_imported_is_waited_for_until_it_is_suspended_or_has_rebooted(
+    rack: Rack, node: SimulatedNode, evidence: dict[str, Any]
 ) -> None:
     other = SimulatedNode(rack, 1)
     limits = RecoveryTimeouts(without_importers=0.5, longest=600)
     async with node.managed(recovery_timeouts=limits) as here, other.managed() as there:
-        here.desire(rack.member_list(0, 0, 1, possible_importers=(1,)))
+        here.desire(rack.member_list(0, 0, 1, possible_importers=(1,), boot_ids={1: "boot-1"}))
         there.desire(rack.member_list(1, 0, 1))
         await here.until(lambda state: state.connected == (1,))
         await there.until(lambda state: state.connected == (0,))
@@ -335,8 +355,20 @@ async def test_a_member_that_may_have_imported_is_waited_for_until_it_is_suspend
                 assert "waits up to 600 s" in here.states[-1].problem
                 await asyncio.sleep(1.5)  # longer than it waits if none is missing
                 assert here.states[-1].state is ImexState.WAITING_FOR_RECOVERY
-                here.desire(rack.member_list(0, 0, 1))
+                here.desire(rack.member_list(0, 0, 1, **evidence))
                 await here.until(lambda state: state.problem.startswith(NO_RECOVERY))
                 await here.until_ready(0)
             finally:
                 os.kill(stopped, signal.SIGCONT)
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+async def test_a_daemon_listens_on_ipv6_beside_members_with_ipv4(rack: Rack, node: SimulatedNode) -> None:
+    """The hosts file has both families. Soft IMEX connects only within one, so the other member is missing."""
+    (node.root.path / "addresses").write_text("::1\n")
+    async with node.managed(supervisor={"environment": {"POD_IP": "::1"}}) as managed:
+        managed.desire(rack.member_list(0, 0, 1, addresses={0: "::1", 1: rack.address(1)}))
+        state = await managed.until_ready(0)
+        assert state.address == "::1"
+        assert node.addresses()[0] == "::1"
+        assert (await managed.until(lambda state: state.connected is not None)).connected == ()

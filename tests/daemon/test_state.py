@@ -6,6 +6,7 @@ import pytest
 
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.daemon.state import (
+    Boots,
     Connections,
     PollIntervals,
     Readiness,
@@ -159,3 +160,19 @@ def test_connections_that_are_not_reported_stay_and_are_outdated_after_a_while()
 )
 def test_nvidia_imex_belongs_to_the_driver_of_the_same_version(imex: str, driver: str, same: bool) -> None:
     assert is_same_version(imex, driver) is same
+
+
+def test_a_member_with_another_boot_id_than_while_the_process_before_was_ready_has_rebooted() -> None:
+    boots = Boots().observe(ImexState.READY, {0: "a", 1: "b"})
+    assert boots.rebooted({0: "a", 1: "b", 2: "c"}) == frozenset()
+    # The process has ended; between the two, a reboot counts, and what is new is remembered.
+    boots = boots.observe(ImexState.UNAVAILABLE, {0: "a", 1: "x", 2: "c"}).observe(
+        WAITING, {0: "a", 1: "x", 2: "z"}
+    )
+    assert boots.rebooted({0: "a", 1: "x", 2: "z"}) == {1, 2}
+    assert boots.observe(ImexState.READY, {1: "x"}).rebooted({1: "x"}) == frozenset()
+
+
+def test_without_what_was_before_no_member_has_rebooted() -> None:
+    assert Boots().observe(WAITING, {1: "x"}).rebooted({1: "x"}) == frozenset()
+    assert Boots({1: "x"}).rebooted({}) == frozenset()

@@ -410,6 +410,9 @@ def _(broken: Broken) -> None:
     broken.get("computedomains", "train")["metadata"]["deletionTimestamp"] = NOW
     message = "deletion waits for pods that still hold a channel: worker-0; delete them, or set the annotation"
     broken.condition("computedomains", "train", "Deleting", "True", "WaitingForPods", message)
+    gone = "ComputeDomain team/train is being deleted and accepts no new pods"
+    broken.condition("computedomains", "train", "TemplateReady", "False", "Deleting", gone)
+    broken.remove("resourceclaimtemplates", "imex-channel")
 
 
 @breaks("IMEX413")

@@ -175,7 +175,8 @@ class Broken:
                 self.add("nvlinknodes", nvlink_node(one, name))
                 self.add("resourceslices", resource_slice(one))
         self.add("deviceclasses", {"metadata": meta(CHANNEL_CLASS)})
-        self.add("namespaces", {"metadata": meta("team")})
+        for name in ("default", "other", "team"):
+            self.add("namespaces", {"metadata": meta(name)})
         renewed = {"holderIdentity": "a", "renewTime": "2026-11-18T02:59:55.000000Z"}
         self.add("leases", {"metadata": meta("imex-controller", "imex-dra"), "spec": renewed})
         self.add("computedomains", domain())

@@ -116,6 +116,7 @@ def test_the_pod_runs_on_the_node_and_cannot_change_it() -> None:
     assert spec["tolerations"] == [{"operator": "Exists"}]
     assert spec["automountServiceAccountToken"] is False
     assert container["securityContext"]["privileged"] is True
+    assert container["securityContext"]["runAsUser"] == 0, "the image of the driver names another user"
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
     assert container["command"][:2] == ["sh", "-c"]
     assert pod["metadata"]["name"] == pod_name("r0-n01") != pod_name("r0-n02")

@@ -67,3 +67,15 @@ def test_what_cannot_be_read_is_never_a_finding(rule: Rule) -> None:
         if plural != "pods":
             broken.hide(plural)
     assert {finding.id for finding in broken.findings()} <= {rule.id, "IMEX401"}
+
+
+def test_gpus_with_the_same_fault_are_named_together() -> None:
+    broken = Broken()
+    BREAKINGS["IMEX303"](broken)
+    gpus = [
+        {"index": index, "state": "broken", "reason": "degraded" if index < 3 else "not registered"}
+        for index in range(4)
+    ]
+    broken.get("nvlinknodes", "r0-n01")["status"]["gpus"] = gpus
+    (finding,) = broken.findings()
+    assert finding.evidence == "GPUs 0, 1, 2 are broken: degraded; GPU 3 is broken: not registered"

@@ -5,8 +5,9 @@ import pytest
 from imex_dra.api.nvlinknode import Fabric, FabricState
 from tests.driver.cluster import DriverCluster
 from tests.driver.namespace import Namespace
+from tests.kubernetesversion import device_health as needs_device_health
 
-pytestmark = [pytest.mark.node, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.node, pytest.mark.timeout(400), needs_device_health]
 
 
 def device_health(namespace: Namespace, pod: str) -> tuple[str, str]:

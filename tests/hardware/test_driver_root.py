@@ -10,6 +10,7 @@ from imex_dra.hardware.driverroot import (
     ImexProcess,
     find_driver_root,
     find_library,
+    host_imex_problem,
     imex_problem,
     imex_process,
     imex_processes,
@@ -202,3 +203,13 @@ def add_table(root: Path, *sockets: tuple[str, str, str]) -> None:
     """Local port, state and inode of each."""
     lines = [f"0: 0100007F:{port} 00000000:0000 {state} 0:0 0:0 0 0 0 {inode} 1" for port, state, inode in sockets]
     add(root, "proc/1/net/tcp", content="\n".join(["  sl  local_address", *lines, ""]))
+
+
+def test_a_host_that_manages_nvidia_imex_must_run_it_and_have_its_ctl(tmp_path: Path) -> None:
+    assert "there is no nvidia-imex-ctl in /: install" in host_imex_problem(tmp_path, "/")
+    add(tmp_path, "usr/bin/nvidia-imex-ctl")
+    assert "no nvidia-imex runs on the host" in host_imex_problem(tmp_path, "/")
+    assert "systemctl enable --now nvidia-imex" in host_imex_problem(tmp_path, "/")
+    add_process(tmp_path, 7, "/usr/bin/nvidia-imex", "-c", "/etc/nvidia-imex/config.cfg")
+    assert host_imex_problem(tmp_path, "/") == ""
+    assert "there is no nvidia-imex-ctl in /opt/driver" in host_imex_problem(tmp_path, "/opt/driver")

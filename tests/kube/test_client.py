@@ -1,4 +1,4 @@
-"""The client on a real API server, directly and through the fault-injecting proxy."""
+"""The client on a real API server and on the embedded one, directly and through the fault-injecting proxy."""
 
 import asyncio
 import socket
@@ -22,10 +22,8 @@ from imex_dra.base.errors import (
 )
 from imex_dra.kube.client import Client
 from imex_dra.kube.connection import connect
-from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.kube.conftest import ApiServer
 from tests.kube.faultproxy import FaultProxy
-
-pytestmark = pytest.mark.kube
 
 
 def lease(namespace: str, name: str) -> Lease:
@@ -63,8 +61,8 @@ async def test_an_invalid_value_is_reported_with_its_path(client: Client, namesp
         )
 
 
-async def test_a_user_without_permission_is_forbidden(control_plane: ControlPlane, namespace: str) -> None:
-    client = Client.connect("imex-cli", control_plane.kubeconfig("unprivileged"))
+async def test_a_user_without_permission_is_forbidden(api_server: ApiServer, namespace: str) -> None:
+    client = Client.connect("imex-cli", api_server.kubeconfig("unprivileged"))
     with pytest.raises(Forbidden, match='User "unprivileged" cannot get resource "leases"'):
         await client.get(LEASES, Key(namespace, "x"))
     await client.close()
@@ -109,31 +107,31 @@ async def test_a_failed_read_is_retried_and_a_failed_write_is_not(
     assert len(proxy.requests) == 1
 
 
-async def test_an_unreachable_server_is_named_in_the_error(tmp_path: Path, control_plane: ControlPlane) -> None:
-    async with FaultProxy(control_plane.url, control_plane.authority.certificate) as proxy:
-        unreachable = Client.connect("imex-cli", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
+async def test_an_unreachable_server_is_named_in_the_error(tmp_path: Path, api_server: ApiServer) -> None:
+    async with FaultProxy(api_server.url, api_server.authority.certificate) as proxy:
+        unreachable = Client.connect("imex-cli", proxy.kubeconfig(api_server.kubeconfig(), tmp_path))
     with pytest.raises(Unavailable, match=r"GET /api/v1/namespaces: no response from 127\.0\.0\.1"):
         await unreachable.list(NAMESPACES)
     await unreachable.close()
 
 
-async def test_a_server_with_an_ipv6_address(tmp_path: Path, control_plane: ControlPlane) -> None:
-    async with FaultProxy(control_plane.url, control_plane.authority.certificate, address="::1") as proxy:
-        client = Client.connect("imex-cli", proxy.kubeconfig(control_plane.kubeconfig(), tmp_path))
+async def test_a_server_with_an_ipv6_address(tmp_path: Path, api_server: ApiServer) -> None:
+    async with FaultProxy(api_server.url, api_server.authority.certificate, address="::1") as proxy:
+        client = Client.connect("imex-cli", proxy.kubeconfig(api_server.kubeconfig(), tmp_path))
         assert await client.list(NAMESPACES)
         await client.close()
         assert proxy.address.startswith("http://[::1]:")
 
 
 async def test_in_a_pod_a_rotated_token_file_is_read_again(
-    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = yaml.safe_load(control_plane.kubeconfig().read_text())
+    config = yaml.safe_load(api_server.kubeconfig().read_text())
     token = config["users"][0]["user"]["token"]
     (tmp_path / "token").write_text("expired")
     (tmp_path / "namespace").write_text("imex-dra")
-    (tmp_path / "ca.crt").write_bytes(control_plane.authority.certificate.read_bytes())
-    host, port = control_plane.url.removeprefix("https://").split(":")
+    (tmp_path / "ca.crt").write_bytes(api_server.authority.certificate.read_bytes())
+    host, port = api_server.url.removeprefix("https://").split(":")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
     monkeypatch.setattr("imex_dra.kube.connection.SERVICE_ACCOUNT", str(tmp_path))
@@ -146,11 +144,11 @@ async def test_in_a_pod_a_rotated_token_file_is_read_again(
 
 
 async def test_in_a_pod_the_service_host_can_be_an_ipv6_address(
-    control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, content in (("token", "t"), ("namespace", "imex-dra")):
         (tmp_path / name).write_text(content)
-    (tmp_path / "ca.crt").write_bytes(control_plane.authority.certificate.read_bytes())
+    (tmp_path / "ca.crt").write_bytes(api_server.authority.certificate.read_bytes())
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     monkeypatch.setattr("imex_dra.kube.connection.SERVICE_ACCOUNT", str(tmp_path))
@@ -160,16 +158,16 @@ async def test_in_a_pod_the_service_host_can_be_an_ipv6_address(
 
 
 async def test_outside_a_cluster_the_kubeconfig_environment_variable_is_used(
-    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+    api_server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig()))
+    monkeypatch.setenv("KUBECONFIG", str(api_server.kubeconfig()))
     client = Client.connect("imex-cli")
     assert await client.list(NAMESPACES)
     await client.close()
 
 
-async def test_connections_use_nodelay_and_tcp_keepalive(control_plane: ControlPlane) -> None:
-    http = connect("imex-node", control_plane.kubeconfig())
+async def test_connections_use_nodelay_and_tcp_keepalive(api_server: ApiServer) -> None:
+    http = connect("imex-node", api_server.kubeconfig())
     response = await http.get("/version")
     connection = response.extensions["network_stream"].get_extra_info("socket")
     options = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)

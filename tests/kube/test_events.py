@@ -3,7 +3,6 @@
 import asyncio
 
 import httpx2
-import pytest
 
 from imex_dra.api.domainreasons import no_pods_yet
 from imex_dra.api.meta import Key, ObjectMeta
@@ -12,7 +11,7 @@ from imex_dra.api.views import EVENTS, NAMESPACES, PODS, Namespace, Pod
 from imex_dra.base.clock import Clock
 from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.events import EventRecorder
-from imex_sandbox.kubernetes.controlplane import ControlPlane
+from tests.kube.conftest import ApiServer
 from tests.kube.fakeapiserver import FakeApiServer, hang
 from tests.virtual import LoopClock, run
 
@@ -99,8 +98,7 @@ def test_one_namespace_cannot_keep_the_events_of_others_out() -> None:
     run(scenario())
 
 
-@pytest.mark.kube
-async def test_kubectl_shows_the_event(control_plane: ControlPlane, client: Client, namespace: str) -> None:
+async def test_kubectl_shows_the_event(api_server: ApiServer, client: Client, namespace: str) -> None:
     subject = await client.get(NAMESPACES, Key("", namespace))
     recorder = EventRecorder(client, "pod-0", Clock(), series_interval=0)
     writing = asyncio.create_task(recorder.run())
@@ -115,5 +113,5 @@ async def test_kubectl_shows_the_event(control_plane: ControlPlane, client: Clie
     assert len(event.note.encode()) <= 1024
     assert event.note.endswith("ß...")
     assert event.reporting_controller == "imex-dra.io/imex-controller"
-    table = control_plane.kubectl("get", "events", "-A", f"--field-selector=involvedObject.name={namespace}")
+    table = api_server.kubectl("get", "events", "-A", f"--field-selector=involvedObject.name={namespace}")
     assert "NoPodsYet" in table

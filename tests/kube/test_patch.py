@@ -23,8 +23,8 @@ from imex_dra.api.views import NAMESPACES
 from imex_dra.base.errors import Conflict, Invalid
 from imex_dra.kube.client import Client
 from imex_dra.kube.patch import apply_fields, covers, json_patch, patch_changes
-from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.conftest import CRDS
+from tests.kube.conftest import ApiServer
 
 
 class Entry(View, frozen=True):
@@ -114,7 +114,6 @@ def with_members(live: NVLinkPartition, *members: Member) -> NVLinkPartition:
     return structs.replace(live, status=structs.replace(live.status, members=members))
 
 
-@pytest.mark.kube
 async def test_on_the_server_an_outdated_write_conflicts_and_an_empty_one_is_not_sent(client: Client) -> None:
     live = await partition(client, "versions.1")
     member = Member("n0", 0, "127.0.0.1", MemberState.JOINING)
@@ -132,7 +131,6 @@ async def test_on_the_server_an_outdated_write_conflicts_and_an_empty_one_is_not
     ).status == bare.status
 
 
-@pytest.mark.kube
 async def test_on_the_server_an_invalid_object_is_not_taken_for_a_conflict(client: Client) -> None:
     live = await partition(client, "invalid.1")
     member = Member("n0", -7, "127.0.0.1", MemberState.JOINING)
@@ -140,16 +138,13 @@ async def test_on_the_server_an_invalid_object_is_not_taken_for_a_conflict(clien
         await patch_changes(client, NVLINK_PARTITIONS, live, with_members(live, member), subresource="status")
 
 
-@pytest.mark.kube
-async def test_on_the_server_fields_of_a_newer_crd_are_preserved(
-    control_plane: ControlPlane, client: Client
-) -> None:
+async def test_on_the_server_fields_of_a_newer_crd_are_preserved(api_server: ApiServer, client: Client) -> None:
     crd = yaml.safe_load((CRDS / "imex-dra.io_nvlinkpartitions.yaml").read_text())
     newer = msgspec.json.decode(msgspec.json.encode(crd))
     status = newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     status["members"]["items"]["properties"]["rail"] = {"type": "string"}
     status["color"] = {"type": "string"}
-    control_plane.kubectl.apply(newer)
+    api_server.kubectl.apply(newer)
     try:
         live = await partition(client, "newer.1")
         member = {"node": "n0", "index": 0, "address": "127.0.0.1", "state": "Joining", "rail": "left"}
@@ -165,10 +160,9 @@ async def test_on_the_server_fields_of_a_newer_crd_are_preserved(
         assert raw["status"]["members"][0] == {**member, "state": "Ready"}
         assert raw["status"]["members"][1]["node"] == "n1"
     finally:
-        control_plane.kubectl.apply(crd)
+        api_server.kubectl.apply(crd)
 
 
-@pytest.mark.kube
 async def test_on_the_server_apply_owns_its_fields_and_skips_unchanged_ones(
     client: Client, namespace: str
 ) -> None:
@@ -183,7 +177,6 @@ async def test_on_the_server_apply_owns_its_fields_and_skips_unchanged_ones(
     assert owners == ["imex-controller"]
 
 
-@pytest.mark.kube
 async def test_on_the_server_apply_does_not_change_a_value_that_somebody_else_set(
     client: Client, namespace: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The reflector on a real API server: interrupted, silent, expired and rejected watches."""
+"""The reflector on a real API server and on the embedded one: interrupted, silent, expired, rejected watches."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -20,8 +20,6 @@ from imex_dra.kube.store import Store
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from tests.kube.faultproxy import FaultProxy
 from tests.waiting import until_async
-
-pytestmark = pytest.mark.kube
 
 QUICK = Backoff(0.02, 0.5)
 
@@ -200,6 +198,7 @@ async def own_client(own_control_plane: ControlPlane) -> AsyncIterator[Client]:
     await connected.close()
 
 
+@pytest.mark.kube
 async def test_a_server_that_cannot_stream_is_listed_in_pages(own_client: Client) -> None:
     for number in range(5):
         await create(own_client, "default", f"page-{number}")
@@ -209,6 +208,7 @@ async def test_a_server_that_cannot_stream_is_listed_in_pages(own_client: Client
         await until_async(lambda: "after" in replica.holders)
 
 
+@pytest.mark.kube
 async def test_the_watch_is_resumed_after_a_restart_of_the_api_server(
     own_control_plane: ControlPlane, own_client: Client
 ) -> None:
@@ -224,6 +224,7 @@ async def test_the_watch_is_resumed_after_a_restart_of_the_api_server(
         assert replica.changes == [("modified", "lasting")]
 
 
+@pytest.mark.kube
 async def test_an_expired_resource_version_leads_to_a_list_that_notifies_of_the_differences(
     own_control_plane: ControlPlane, own_client: Client, tmp_path: Path
 ) -> None:

@@ -76,7 +76,7 @@ def workload(rng: random.Random, name: str) -> Plain:
         template = {"metadata": {"labels": {"app": name}}} | template
     metadata: Plain = {"name": name}
     pods = rng.randint(1, 18)
-    match rng.randint(0, 4):
+    match rng.randint(0, 9):
         case 0:
             return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         case 1:
@@ -88,10 +88,30 @@ def workload(rng: random.Random, name: str) -> Plain:
             body = {"mpiReplicaSpecs": {"Launcher": launcher, "Worker": {"replicas": pods, "template": template}}}
             return {"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "metadata": metadata, "spec": body}
         case 3:
-            group = {"size": pods, "workerTemplate": template}
-            body = {"replicas": 2, "leaderWorkerTemplate": group}
+            body = {"replicas": 2, "leaderWorkerTemplate": {"size": pods, "workerTemplate": template}}
             api = "leaderworkerset.x-k8s.io/v1"
             return {"apiVersion": api, "kind": "LeaderWorkerSet", "metadata": metadata, "spec": body}
+        case 4 | 5 as case:
+            selector = {"matchLabels": {"app": name}}
+            template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+            body = {"replicas": pods, "selector": selector, "template": template}
+            kind = "Deployment" if case == 4 else "StatefulSet"
+            return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": body}
+        case 6:
+            workers = {"Worker": {"replicas": pods, "template": template}}
+            plain = {
+                "template": {"spec": {"containers": [{"name": "pytorch", "image": "registry.example/train:1"}]}}
+            }
+            body = {"pytorchReplicaSpecs": ({"Master": plain} if rng.random() < 0.5 else {}) | workers}
+            return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": metadata, "spec": body}
+        case 7 | 8 as case:
+            head = {"template": {"spec": {"containers": [{"name": "head", "image": "registry.example/ray:2"}]}}}
+            group: Plain = {"groupName": "gb200", "replicas": pods, "template": template}
+            body = {"headGroupSpec": head, "workerGroupSpecs": [group]}
+            if case == 8:
+                body = {"entrypoint": "python train.py", "rayClusterSpec": body}
+            kind = "RayCluster" if case == 7 else "RayJob"
+            return {"apiVersion": "ray.io/v1", "kind": kind, "metadata": metadata, "spec": body}
     jobs = [{"name": "workers", "replicas": 2, "template": {"spec": {"template": template}}}]
     body = {"replicatedJobs": jobs}
     return {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": body}

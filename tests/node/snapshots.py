@@ -62,6 +62,7 @@ HEALTHY = Snapshot(
     DAEMON,
     PARTITION,
     partition(member(), member("n2", 1), channels=(assignment(),)),
+    address="10.0.0.1",
 )
 
 

@@ -408,8 +408,8 @@ NOT_LISTED = (
         (
             structs.replace(THREE, daemon=daemon(connected=None)),
             listing("n1", "n2"),
-            f"{ANNOTATED} the IMEX daemon of node n1 is not connected to other nodes with claims: n2; check"
-            " these nodes, or remove the annotation and create the ComputeDomain again",
+            f"{ANNOTATED} nvidia-imex-ctl -N on node n1 has not reported yet to which nodes its IMEX daemon is"
+            " connected; check the log of nvidia-imex on the node",
         ),
         (THREE, listing(), NOT_LISTED),
         (THREE, listing("n2"), NOT_LISTED),

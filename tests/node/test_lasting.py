@@ -98,7 +98,7 @@ def writes_for(*history: tuple[float, Snapshot]) -> int:
         for now in (at, until - 0.001):
             facts = next_facts(facts, snapshot, now)
             seen_now = structs.replace(snapshot, unreachable=facts.unreachable(now))
-            status = node_status(seen_now, "10.0.0.1", Checkpoint(), last or NVLinkNodeStatus(), NOW)
+            status = node_status(seen_now, Checkpoint(), last or NVLinkNodeStatus(), NOW)
             writes += last is not None and status != last
             last = status
     return writes

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kube
 
 
 def reporter(node: PublishingNode, disk: NodeDisk, **options: float) -> NodeReporter:
-    return NodeReporter(node.client, node.state, disk.prepared_claims(), Clock(), address="10.0.0.1", **options)
+    return NodeReporter(node.client, node.state, disk.prepared_claims(), Clock(), **options)
 
 
 async def until_reported(node: PublishingNode, state: ImexState) -> None:
@@ -67,6 +67,8 @@ async def test_a_starting_program_keeps_the_last_report_until_its_snapshot_is_co
     async with running(reporter(node, disk, start_limit=100).run()):
         assert {await node.reported_imex_state() for _ in range(20)} == {"READY"}
         starting.update(reading=HEALTHY.reading, daemon=daemon(ImexState.INIT_GPU))
+        assert {await node.reported_imex_state() for _ in range(20)} == {"READY"}, "its address is not known yet"
+        starting.update(address="10.0.0.1")
         await until_reported(node, ImexState.INIT_GPU)
 
 
@@ -84,7 +86,7 @@ async def test_prepares_that_follow_each_other_are_reported_by_one_write_and_an_
 ) -> None:
     node, clock = publishing_node, Clock()
     node.become_healthy()
-    writer = NodeReporter(proxied_client, node.state, disk.prepared_claims(), clock, address="10.0.0.1")
+    writer = NodeReporter(proxied_client, node.state, disk.prepared_claims(), clock)
     async with running(writer.run()):
         await until_reported(node, ImexState.READY)
         before = count_writes(proxy)

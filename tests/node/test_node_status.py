@@ -39,7 +39,7 @@ NEVER_WRITTEN = NVLinkNodeStatus()
 def status_of(
     snapshot: Snapshot = HEALTHY, checkpoint: Checkpoint = EMPTY, last: NVLinkNodeStatus = NEVER_WRITTEN
 ) -> NVLinkNodeStatus:
-    return node_status(snapshot, "10.0.0.1", checkpoint, last, NOW)
+    return node_status(snapshot, checkpoint, last, NOW)
 
 
 def condition(status: NVLinkNodeStatus, type_: str = READY) -> tuple[str, str, str]:
@@ -148,11 +148,11 @@ def test_a_node_whose_disk_fails_is_not_ready_and_reports_the_last_known_claims(
     before = status_of(checkpoint=holding(prepared_claim("c1"), fence=3))
     error = DiskError("n1", OSError(5, "Input/output error", "/var/lib/imex-dra.json"))
     not_ready = healthy_except(daemon=daemon(ImexState.UNAVAILABLE))
-    failing = node_status(not_ready, "10.0.0.1", error, before, NOW)
+    failing = node_status(not_ready, error, before, NOW)
     assert condition(failing)[:2] == ("False", "DiskError")
     assert "/var/lib/imex-dra.json: Input/output error" in condition(failing)[2]
     assert failing.imex_state is ImexState.UNAVAILABLE
-    assert node_status(not_ready, "10.0.0.1", error, failing, LATER) == failing, "it is not written again"
+    assert node_status(not_ready, error, failing, LATER) == failing, "it is not written again"
     unchanged = ("acknowledged_epoch", "held_channels", "prepared_claims", "boot_id")
     assert [getattr(failing, name) for name in unchanged] == [getattr(before, name) for name in unchanged]
 

@@ -165,6 +165,15 @@ def test_a_channel_on_the_host_that_only_root_can_open_keeps_isolation(tmp_path:
     assert detect_isolation(tmp_path) == ENFORCED
 
 
+def test_where_the_host_manages_imex_its_own_channels_open_the_node_whatever_their_mode(tmp_path: Path) -> None:
+    for name in ("channel0", "channel2", "channel3"):
+        write(tmp_path, f"dev/nvidia-caps-imex-channels/{name}").chmod(0o600)
+    found = detect_isolation(tmp_path, host_managed=True)
+    assert found.state is IsolationState.OPEN
+    assert "of the host has channel2, channel3: what created them uses channels" in found.reason
+    assert detect_isolation(tmp_path) == ENFORCED
+
+
 def test_all_reasons_are_reported(tmp_path: Path) -> None:
     write(tmp_path, PACKAGE_CONFIG)
     write(tmp_path, "etc/cdi/nvidia.yaml", CHANNEL_SPEC)

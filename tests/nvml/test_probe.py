@@ -224,6 +224,7 @@ async def test_nvml_is_not_called_on_a_node_without_gpus(host: StubHost) -> None
     ("file", "content", "reason"),
     [
         ("proc/driver/nvidia/params", "ImexChannelCount: 0\n", "NVreg_ImexChannelCount=0"),
+        ("proc/driver/nvidia/params", "ImexChannelCount: 1\n", "its only channel, 0, is never assigned"),
         ("proc/driver/nvidia/params", "ResmanDebugLevel: 0\n", "too old for IMEX channels"),
         ("proc/devices", "Character devices:\n  1 mem\n", "too old for IMEX channels"),
     ],

@@ -12,11 +12,12 @@ LABELS = {
     "node": "name of the Node; every metric of `imex node` has it",
     "partition": "name of the NVLinkPartition",
     "reason": "a CamelCase word, as in conditions and Events, or the kind of an error",
-    "result": "`ok`, or how it failed",
+    "result": "how it ended: one of the words that the description lists",
     "state": "one of the states that the description lists",
 }
 
 _RECONCILE_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+_REVIEW_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.0, 10.0)
 _PREPARE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 15.0, 40.0)
 
 
@@ -28,6 +29,19 @@ class Outcome(StrEnum):
     """It failed, and may succeed later."""
     TERMINAL = "terminal"
     """It fails again until something else is changed."""
+
+
+class ReviewResult(StrEnum):
+    """Label `result` of reviews of the webhook."""
+
+    ADMITTED = "admitted"
+    WARNED = "warned"
+    REJECTED = "rejected"
+    PLACED = "placed"
+    """A pod was changed, so that it stays in one NVLink partition."""
+    MALFORMED = "malformed"
+    FAILED = "failed"
+    """It had no answer: an error of the webhook or of the API server, or the time limit."""
 
 
 API_ERRORS = Metric(
@@ -149,7 +163,16 @@ UNREACHABLE = Metric(
     "Members of the partition that the node's IMEX daemon has not reached for at least five seconds.",
 )
 
-BOTH = (API_ERRORS, WATCH_RESTARTS)
+REVIEWS = Metric(
+    "imex_dra_review_seconds",
+    Kind.HISTOGRAM,
+    "Duration of a review, by result: admitted, warned, rejected, placed (the pod was changed), malformed or"
+    " failed (no answer, so that the API server admits the object).",
+    ("result",),
+    _REVIEW_BUCKETS,
+)
+
+EVERY_PROGRAM = (API_ERRORS, WATCH_RESTARTS)
 CONTROLLER = (
     LEADER,
     PARTITION_STATE,
@@ -177,7 +200,8 @@ NODE = (
     NODE_PROBLEMS,
     UNREACHABLE,
 )
-ALL = (*BOTH, *CONTROLLER, *NODE)
+WEBHOOK = (REVIEWS,)
+ALL = (*EVERY_PROGRAM, *CONTROLLER, *NODE, *WEBHOOK)
 
 
 def page(introduction: str) -> str:
@@ -185,7 +209,8 @@ def page(introduction: str) -> str:
     sections = (
         ("`imex controller`, port 8080", CONTROLLER),
         ("`imex node`, port 8081", NODE),
-        ("Both programs", BOTH),
+        ("`imex webhook`, port 8080", WEBHOOK),
+        ("Every program", EVERY_PROGRAM),
     )
     labels = "".join(f"| `{name}` | {meaning} |\n" for name, meaning in LABELS.items())
     return (

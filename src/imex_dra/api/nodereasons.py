@@ -7,6 +7,7 @@ from imex_dra.api.names import (
     CLIQUE_LABEL,
     DAEMON_SECRET,
     DRIVER,
+    IMEX_PORTS,
     NAMESPACE,
     READINESS_ANNOTATION,
     READINESS_MEMBERS,
@@ -45,7 +46,10 @@ def daemon_not_ready(*, node: str, state: str, problem: str) -> Explanation:
 
 
 def supervisor_not_running() -> str:
-    return "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there"
+    return (
+        "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there, which is"
+        " gone while the GPU Operator replaces the GPU driver"
+    )
 
 
 def imex_program_missing(*, program: str, driver_root: str) -> str:
@@ -78,19 +82,11 @@ def other_imex_running(*, pid: int, unit: str, container: str) -> str:
     )
 
 
-def no_address(*, node: str, family: str) -> str:
-    kind = {"ipv4": "IPv4 ", "ipv6": "IPv6 "}.get(family, "")
-    return (
-        f"Node {node} has no {kind}address of type InternalIP, on which the IMEX daemon could listen: check the"
-        " kubelet's --node-ip, or start imex node with --address"
-    )
-
-
 def port_taken(*, port: int, pid: int, program: str) -> str:
     holder = f"{program} (pid {pid})" if pid else "another process"
     return (
         f"{holder} has port {port} of the host, which nvidia-imex needs: stop it, and reserve the ports on all"
-        " nodes with sysctl net.ipv4.ip_local_reserved_ports=50000,50005"
+        f" nodes with sysctl net.ipv4.ip_local_reserved_ports={','.join(map(str, IMEX_PORTS))}"
     )
 
 
@@ -137,6 +133,64 @@ def imex_index_unexpected(*, expected: int) -> str:
     )
 
 
+# The same, if the host manages nvidia-imex
+
+
+def host_ctl_missing(*, driver_root: str) -> str:
+    return (
+        f"there is no nvidia-imex-ctl in {driver_root}: install the package nvidia-imex of the driver's version,"
+        " or start imex node with --driver-root, the directory that has it"
+    )
+
+
+def host_imex_not_running() -> str:
+    return (
+        "no nvidia-imex runs on the host, and imex node --imex host-managed does not start it: run systemctl"
+        " enable --now nvidia-imex on the node, or install without host-managed"
+    )
+
+
+def host_config_unreadable(*, path: str, cause: str) -> str:
+    return (
+        f"{path}, which the host's nvidia-imex reads, cannot be read: {cause}; check the file, or start imex"
+        " node with --imex-config"
+    )
+
+
+def host_nodes_not_members(*, entries: Sequence[str]) -> str:
+    return (
+        f"the host's nvidia-imex is connected to nodes that are no members of the partition ({listed(entries)}),"
+        " so this node has not confirmed the member list: run imex node there too, or remove them from the node"
+        " lists of all hosts"
+    )
+
+
+def host_index_moves() -> str:
+    return "imex controller takes the index of the host over when the node lists of all members are equal"
+
+
+def host_index_unknown(*, node: str) -> Explanation:
+    return Explanation(
+        Reason.HOST_INDEX_UNKNOWN,
+        f"nvidia-imex-ctl -N on node {node} does not say which entry of the host's node list is the node itself",
+        "check that exactly one entry of the list is an address of the node",
+    )
+
+
+def node_list_owner(*, is_host_managed: bool) -> str:
+    return "the host's nvidia-imex" if is_host_managed else "imex-dra"
+
+
+def node_lists_differ(*, node: str, partition: str, owner: str) -> Explanation:
+    return Explanation(
+        Reason.NODE_LISTS_DIFFER,
+        f"node {node} has the node list of {owner}, and most members of NVLink partition {partition} have another"
+        " one, so their IMEX daemons do not communicate",
+        "install the same nodes_config.cfg and restart nvidia-imex on all nodes of the partition, or let imex-dra"
+        " manage all of them: the mode must be one",
+    )
+
+
 def imex_version_differs(*, imex: str, driver: str) -> str:
     return (
         f"nvidia-imex is of version {imex}, and the GPU driver of version {driver}: install both in the same"
@@ -157,6 +211,23 @@ def index_differs(*, node: str, partition: str, running: int, assigned: int, pro
         f"the IMEX daemon of node {node} runs with index {running}, but the node's index in NVLink partition"
         f" {partition} is {assigned}",
         problem or "the daemon restarts with the new index by itself",
+    )
+
+
+def no_address(*, node: str, kind: str) -> Explanation:
+    """`kind`: which one is wanted."""
+    return Explanation(
+        Reason.NO_ADDRESS,
+        f"the Node {node} has no {kind} of type InternalIP, on which the IMEX daemon could listen",
+        "check the kubelet's --node-ip, or start imex node with --address",
+    )
+
+
+def no_pod_address(*, node: str) -> Explanation:
+    return Explanation(
+        Reason.NO_POD_ADDRESS,
+        f"the pod of the IMEX daemon of node {node} has not said its IP address",
+        "check that it runs, and that its variable POD_IP is its address in the network of pods",
     )
 
 
@@ -203,6 +274,15 @@ def peers_unreachable(*, domain: str, node: str, peers: Sequence[str]) -> Explan
         f"ComputeDomain {domain} has the annotation {READINESS_ANNOTATION}={READINESS_MEMBERS}, and the IMEX"
         f" daemon of node {node} is not connected to other nodes with claims: {listed(peers)}",
         "check these nodes, or remove the annotation and create the ComputeDomain again",
+    )
+
+
+def peers_unknown(*, domain: str, node: str) -> Explanation:
+    return Explanation(
+        Reason.PEERS_UNKNOWN,
+        f"ComputeDomain {domain} has the annotation {READINESS_ANNOTATION}={READINESS_MEMBERS}, and"
+        f" nvidia-imex-ctl -N on node {node} has not reported yet to which nodes its IMEX daemon is connected",
+        "check the log of nvidia-imex on the node",
     )
 
 

@@ -109,6 +109,19 @@ class HeldChannel(View, frozen=True, gc=False, order=True):
     ]
 
 
+class HostNodeList(View, frozen=True, gc=False):
+    """The node list of an IMEX daemon that the host manages."""
+
+    digest: Annotated[
+        str,
+        Meta(
+            max_length=MAX_UID,
+            description="Digest of its entries, in their order; empty while the list cannot be read.",
+        ),
+    ] = ""
+    size: Annotated[int, Meta(ge=0, le=MAX_COUNTER, description="Number of its entries.")] = 0
+
+
 class NVLinkNodeStatus(View, frozen=True):
     """What the node reports."""
 
@@ -200,6 +213,13 @@ class NVLinkNodeStatus(View, frozen=True):
     isolation: Annotated[Isolation, Meta(description="Whether channels are isolated on this node.")] = shown(
         Isolation()
     )
+    host_node_list: Annotated[
+        HostNodeList | None,
+        Meta(
+            description="Only with imex node --imex host-managed, where this driver does not manage the IMEX"
+            " daemon: all members of a partition must have the same node list."
+        ),
+    ] = None
     unreachable: Annotated[
         tuple[Annotated[str, Meta(max_length=MAX_NAME)], ...],
         Meta(

@@ -7,9 +7,9 @@ update would be a leak. `docs/design/channel-reuse.md` and `docs/design/membersh
 from enum import StrEnum
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, field
 
-from imex_dra.api.limits import ADDRESS, MAX_ADDRESS, MAX_CHANNELS, MAX_COUNTER, MAX_NODES
+from imex_dra.api.limits import ADDRESS, MAX_ADDRESS, MAX_CHANNELS, MAX_COUNTER, MAX_NODES, MAX_UID
 from imex_dra.api.meta import AnnotatedMeta, Condition, Resource, View, shown
 from imex_dra.api.names import FORGET_ANNOTATION
 
@@ -103,6 +103,14 @@ class Member(View, frozen=True, gc=False):
     suspended_epoch: Annotated[
         int, Meta(ge=0, le=MAX_COUNTER, description="Epoch in which the member was suspended, if it is.")
     ] = 0
+    boot_id: Annotated[
+        str,
+        Meta(
+            max_length=MAX_UID,
+            description="Boot ID of its kernel, as it last reported it: with another one, everything that it had"
+            " imported before is gone.",
+        ),
+    ] = field(name="bootID", default="")
 
 
 class DomainReference(View, frozen=True, gc=False):
@@ -212,6 +220,14 @@ class NVLinkPartitionStatus(View, frozen=True):
     last_channel: Annotated[
         int, Meta(ge=0, le=MAX_CHANNELS - 1, description="Channel that was assigned last.")
     ] = 0
+    node_list_digest: Annotated[
+        str,
+        Meta(
+            max_length=MAX_UID,
+            description="If hosts manage the IMEX daemons: the digest of the node list that most members have, and"
+            " that each of them must have.",
+        ),
+    ] = ""
     channels: Annotated[
         tuple[ChannelAssignment, ...],
         Meta(

@@ -173,6 +173,34 @@ def no_index(*, node: str, partition: str, max_nodes: int) -> Explanation:
     )
 
 
+def host_daemon_not_ready(*, node: str, partition: str, state: str) -> Explanation:
+    return Explanation(
+        Reason.HOST_DAEMON_NOT_READY,
+        f"node {node} cannot join NVLink partition {partition} yet: the nvidia-imex of its host is {state}, so its"
+        " index is not known",
+        f"see the conditions of NVLinkNode {node}",
+    )
+
+
+def host_index_taken(*, node: str, partition: str, index: int, other: str) -> Explanation:
+    return Explanation(
+        Reason.HOST_INDEX_TAKEN,
+        f"node {node} cannot join NVLink partition {partition}: the nvidia-imex of its host has index {index},"
+        f" which is that of member {other}",
+        "check the addresses of both nodes and their node lists",
+    )
+
+
+def host_index_too_high(*, node: str, partition: str, index: int, max_nodes: int) -> Explanation:
+    return Explanation(
+        Reason.HOST_INDEX_TOO_HIGH,
+        f"node {node} cannot join NVLink partition {partition}: the nvidia-imex of its host has index {index}, and"
+        f" the partition was created for {max_nodes} nodes",
+        "drain the machine, set imex controller --max-nodes to the size of the node list, and delete the"
+        " NVLinkPartition",
+    )
+
+
 def partition_outdated(*, partition: str, node: str, epoch: int, acknowledged: int) -> Explanation:
     return Explanation(
         Reason.PARTITION_OUTDATED,

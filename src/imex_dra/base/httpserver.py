@@ -17,7 +17,7 @@ log = structlog.get_logger()
 _MAX_HEADER = 16 * 1024
 _MAX_CONNECTIONS = 256
 _TIME_LIMIT = 10.0
-"""Seconds to receive a request, and again to answer it."""
+"""Seconds to receive a request and answer it; with TLS also, before that, for the handshake."""
 _BIND_PERIOD = 5.0
 """Seconds until the server tries again to listen on an address that is in use."""
 

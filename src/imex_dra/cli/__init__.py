@@ -41,23 +41,51 @@ class LazyGroup(click.Group):
         return [CompletionItem(name, help=helps[name]) for name in found]
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for command in all_commands().values():
+            sections.setdefault(command.section, []).append((command.name, command.help))
         own = [(name, command.get_short_help_str()) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl([*((command.name, command.help) for command in all_commands().values()), *own])
+        next(iter(sections.values())).extend(own)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 @click.group(
     cls=LazyGroup,
     context_settings={"auto_envvar_prefix": _PREFIX, "help_option_names": ["-h", "--help"]},
-    help="IMEX channels for Kubernetes workloads on rack-scale NVLink machines.",
+    help="""IMEX channels for Kubernetes workloads on rack-scale NVLink machines.
+
+    \b
+    Examples:
+      imex lint job.yaml               # before it is applied
+      imex explain pod worker-3        # why does it not start?
+      imex status --watch              # the racks
+      imex COMMAND --help              # more, with examples""",
 )
 def imex() -> None:
     pass
 
 
-@imex.command(help="Print the version.")
-def version() -> None:
-    click.echo(f"imex-dra {__version__}")
+@imex.command(
+    help="""Print the version.
+
+    \b
+    Examples:
+      imex version
+      imex version -o json"""
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json", "yaml"]),
+    default="text",
+    show_default=True,
+    help="Format.",
+)
+def version(output: str) -> None:
+    # JSON is YAML.
+    click.echo(f"imex-dra {__version__}" if output == "text" else f'{{"version": "{__version__}"}}')
 
 
 def _program() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from imex_dra.base.errors import Unreadable
-from imex_dra.cli.reading import or_exit
+from imex_dra.cli.reading import or_exit, output_option, print_plain
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.diagnose.bundle import driver_logs, pack
 from imex_dra.diagnose.loading import load_cluster
@@ -38,6 +38,7 @@ from imex_dra.kube.connection import default_namespace
     Examples:
       imex collect
       imex collect --file bundle.tar.gz --no-logs
+      imex collect -o json                           # name and content of the bundle, and what is missing in it
       imex explain -n team-a pod worker-3 --from bundle.tar.gz""",
 )
 @click.option(
@@ -47,8 +48,9 @@ from imex_dra.kube.connection import default_namespace
     help="File to write. Default: imex-bundle-<time>.tar.gz in the current directory.",
 )
 @click.option("--no-logs", is_flag=True, help="Without logs.")
+@output_option
 @kubeconfig_option
-def command(file: Path | None, no_logs: bool, kubeconfig: Path | None) -> None:
+def command(file: Path | None, no_logs: bool, output: str, kubeconfig: Path | None) -> None:
     def run() -> int:
         snapshot, logs, problems = asyncio.run(_load(kubeconfig, not no_logs))
         target = file or Path(f"imex-bundle-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
@@ -56,10 +58,15 @@ def command(file: Path | None, no_logs: bool, kubeconfig: Path | None) -> None:
             target.write_bytes(pack(snapshot, logs))
         except OSError as error:
             raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
-        for sentence in (*snapshot.sentences, *problems):
-            click.echo(f"not collected: {sentence}", err=True)
+        missing = [*snapshot.sentences, *problems]
         objects = sum(map(len, snapshot.objects.values()))
-        click.echo(f"{target}: {objects} objects, {len(logs)} logs")
+        if output == "text":
+            for sentence in missing:
+                click.echo(f"not collected: {sentence}", err=True)
+            click.echo(f"{target}: {objects} objects, {len(logs)} logs")
+        else:
+            content = {"file": str(target), "objects": objects, "logs": len(logs), "missing": missing}
+            print_plain(content, output)
         return 0
 
     or_exit(run)

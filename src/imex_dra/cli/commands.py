@@ -17,6 +17,8 @@ class Command(NamedTuple):
     target: str
     """The click command, as `module:attribute`."""
     help: str
+    section: str = "Commands"
+    """Of `imex --help`."""
 
     def load(self) -> click.Command:
         module, _, attribute = self.target.partition(":")
@@ -24,19 +26,27 @@ class Command(NamedTuple):
         return command
 
 
+_PROGRAMS = "Programs of the driver"
 DRIVER = (
-    Command("controller", "imex_dra.cli.controller:command", "Run the controller: members, channels, status."),
-    Command("node", "imex_dra.cli.node:command", "Run the node program: publish devices and prepare claims."),
-    Command("webhook", "imex_dra.cli.webhook:command", "Run the admission webhook."),
-    Command("lint", "imex_dra.cli.lint:command", "Check manifests before they are applied."),
     Command("status", "imex_dra.cli.status:command", "Show racks, nodes, channels, ComputeDomains, and findings."),
     Command("verify", "imex_dra.cli.verify:command", "Verify that workloads have their channels."),
     Command("explain", "imex_dra.cli.explain:command", "Explain why a pod does not get its channel."),
-    Command("preflight", "imex_dra.cli.preflight:command", "Check whether this cluster can run the driver."),
+    Command("lint", "imex_dra.cli.lint:command", "Check manifests before they are applied."),
     Command("migrate", "imex_dra.cli.migrate:command", "Change manifests of the old model to claims."),
+    Command("preflight", "imex_dra.cli.preflight:command", "Check whether this cluster can run the driver."),
     Command("collect", "imex_dra.cli.collect:command", "Collect a support bundle, to analyze elsewhere."),
-    Command("completion", "imex_dra.cli.completion:command", "Print a script for completion in your shell."),
     Command("forget-node", "imex_dra.cli.forget:command", "Stop waiting for a node that will not come back."),
+    Command("completion", "imex_dra.cli.completion:command", "Print a script for completion in your shell."),
+    Command(
+        "controller",
+        "imex_dra.cli.controller:command",
+        "Run the controller: members, channels, status.",
+        _PROGRAMS,
+    ),
+    Command(
+        "node", "imex_dra.cli.node:command", "Run the node program: publish devices and prepare claims.", _PROGRAMS
+    ),
+    Command("webhook", "imex_dra.cli.webhook:command", "Run the admission webhook.", _PROGRAMS),
 )
 
 

@@ -8,6 +8,7 @@ from imex_dra.api.meta import Key
 from imex_dra.cli.reading import (
     FINDINGS,
     Reader,
+    check_namespace,
     namespace_option,
     or_exit,
     print_lines,
@@ -70,7 +71,10 @@ def command(
 
     def run() -> int:
         own = reader.namespace(namespace)
-        found = explain(reader.cluster(own), kind, Key("" if kind == "node" else own, name))
+        cluster = reader.cluster(own)
+        if kind != "node":
+            check_namespace(cluster, own)
+        found = explain(cluster, kind, Key("" if kind == "node" else own, name))
         if output == "text":
             print_lines(report.explanation_lines(found, width()))
         else:

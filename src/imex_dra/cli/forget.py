@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from imex_dra.cli.reading import or_exit, output_option, print_plain
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.controller.forgetting import forget, partitions_to_forget
 from imex_dra.kube.client import Client
@@ -30,25 +31,41 @@ _RISK = (
     is Ready is refused. Needs the rights to patch nvlinkpartitions and to delete nvlinknodes.
 
     \b
-    Example:
-      imex forget-node r0-n17""",
+    Exit codes:
+      0  the node is forgotten
+      1  you did not confirm it
+      2  could not run, or was refused
+
+    \b
+    Examples:
+      imex forget-node r0-n17
+      imex forget-node r0-n17 --yes -o json""",
 )
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@output_option
 @kubeconfig_option
-def command(name: str, yes: bool, kubeconfig: Path | None) -> None:
-    asyncio.run(_forget(name, yes, kubeconfig))
+def command(name: str, yes: bool, output: str, kubeconfig: Path | None) -> None:
+    def run() -> int:
+        names = asyncio.run(_forget(name, yes, kubeconfig))
+        if output == "text":
+            click.echo(f"{name} is forgotten in NVLinkPartition {', '.join(names)}.")
+        else:
+            print_plain({"node": name, "partitions": names}, output)
+        return 0
+
+    or_exit(run)
 
 
-async def _forget(node: str, yes: bool, kubeconfig: Path | None) -> None:
+async def _forget(node: str, yes: bool, kubeconfig: Path | None) -> list[str]:
     client = Client.connect("imex-forget-node", kubeconfig)
     try:
         partitions = await partitions_to_forget(client, node)
-        names = ", ".join(partition.metadata.name for partition in partitions)
-        click.echo(_RISK.format(node=node))
+        names = [partition.metadata.name for partition in partitions]
+        click.echo(_RISK.format(node=node), err=True)
         if not yes:
-            click.confirm(f"Forget {node} in NVLinkPartition {names}?", abort=True)
+            click.confirm(f"Forget {node} in NVLinkPartition {', '.join(names)}?", abort=True, err=True)
         await forget(client, node, partitions)
-        click.echo(f"{node} is forgotten in NVLinkPartition {names}.")
+        return names
     finally:
         await client.close()

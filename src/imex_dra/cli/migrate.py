@@ -14,6 +14,7 @@ from imex_dra.cli.reading import (
     FINDINGS,
     Reader,
     or_exit,
+    output_option,
     print_lines,
     print_plain,
     reading_options,
@@ -74,12 +75,19 @@ def command() -> None:
     Exit codes:
       0  nothing is left to do
       1  changes that were not written, or findings that are left
-      2  could not run: a file is missing, or is no YAML""",
+      2  could not run: a file is missing, or is no YAML
+
+    \b
+    Examples:
+      imex migrate job.yaml                     # shows a diff
+      imex migrate --write -n team-a manifests/
+      imex migrate -o json job.yaml             # the changes, what is left to do, and the files after it""",
 )
 @click.argument("paths", metavar="FILE...", nargs=-1, required=True)
 @click.option("--write", is_flag=True, help="Write the files.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of objects that name none.")
-def files(paths: tuple[str, ...], write: bool, namespace: str) -> None:
+@output_option
+def files(paths: tuple[str, ...], write: bool, namespace: str, output: str) -> None:
     try:
         texts = {file: read_text(file) for path in paths for file in manifest_files(path)}
         if write and _STDIN in texts:
@@ -88,9 +96,15 @@ def files(paths: tuple[str, ...], write: bool, namespace: str) -> None:
     except Unreadable as error:
         click.echo(f"imex: {error}", err=True)
         sys.exit(COULD_NOT_RUN)
-    _print(done, write=write)
+    if output == "text":
+        for line in done.diff():
+            click.echo(click.style(line, fg=_COLORS.get(line[0])), nl=False)
     for name in done.changed if write else ():
         _write(Path(name), done.after[name])
+    if output == "text":
+        _print(done, write=write)
+    else:
+        print_plain({**done.plain(), "written": write}, output)
     sys.exit(FINDINGS if _left(done) or (done.changed and not write) else 0)
 
 
@@ -100,8 +114,6 @@ def _left(done: Migration) -> bool:
 
 
 def _print(done: Migration, *, write: bool) -> None:
-    for line in done.diff():
-        click.echo(click.style(line, fg=_COLORS.get(line[0])), nl=False)
     for change in done.changes:
         click.echo(_sentence(change), err=True)
     for change in done.by_hand:
@@ -120,8 +132,13 @@ def _sentence(change: Change) -> str:
 
 def _write(path: Path, text: str) -> None:
     path = path.resolve()  # not the link to it
-    mark = _BYTE_ORDER_MARK if path.read_bytes().startswith(_BYTE_ORDER_MARK) else b""
-    write_atomically(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
+    try:
+        mark = _BYTE_ORDER_MARK if path.read_bytes().startswith(_BYTE_ORDER_MARK) else b""
+        write_atomically(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
+    except OSError as error:
+        # Files before it are written, and migrating them again changes nothing.
+        click.echo(f"imex: {path} cannot be written: {error.strerror}; correct that, and run it again", err=True)
+        sys.exit(COULD_NOT_RUN)
 
 
 @command.command(

@@ -17,6 +17,7 @@ from imex_dra.cli.running import (
     observed,
     run_until_stopped,
 )
+from imex_dra.daemon.hostdaemon import DEFAULT_CONFIG, HostConfig, host_ctl_command
 from imex_dra.daemon.supervisor import chroot_command
 from imex_dra.hardware.nvml import NvmlHardware
 from imex_dra.hardware.protocol import Hardware
@@ -28,6 +29,7 @@ from imex_dra.node.grant import MAX_CLAIMS
 from imex_dra.node.prepare import DEADLINE
 from imex_dra.node.program import run
 
+_MANAGED, _HOST_MANAGED = "managed", "host-managed"
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
@@ -52,7 +54,30 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     type=click.Choice([*FAMILIES]),
     help="Which InternalIP to use on nodes with both kinds; the same on all nodes.",
 )
+@click.option(
+    "--imex-network",
+    type=click.Choice(["host", "pod"]),
+    default="host",
+    show_default=True,
+    help="Network of the IMEX daemon. pod: its address is that of the daemon pod, and changes with it; the same"
+    " on all nodes of a partition.",
+)
 @hardware_option
+@click.option(
+    "--imex",
+    "imex_mode",
+    type=click.Choice([_MANAGED, _HOST_MANAGED]),
+    default=_MANAGED,
+    show_default=True,
+    help="Who runs nvidia-imex. host-managed: the host does, and imex node only verifies that it is READY and has"
+    " the same node list as the other members; the same on all nodes of a partition.",
+)
+@click.option(
+    "--imex-config",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    help="With --imex host-managed: the configuration of the host's nvidia-imex, in the driver root.",
+)
 @click.option(
     "--imex-dir",
     type=_DIRECTORY,
@@ -119,7 +144,10 @@ def command(
     node_name: str,
     address: str,
     address_family: str | None,
+    imex_network: str,
     hardware: Hardware,
+    imex_mode: str,
+    imex_config: str,
     imex_dir: Path,
     driver_root: str,
     imex_ctl: str,
@@ -134,11 +162,24 @@ def command(
     log_level: str,
     log_format: Format | None,
 ) -> None:
-    if driver_root and not driver_root.startswith("/"):
-        raise click.UsageError(f"--driver-root {driver_root} is not an absolute path on the host")
+    for flag, path in (("--driver-root", driver_root), ("--imex-config", imex_config)):
+        if path and not path.startswith("/"):
+            raise click.UsageError(f"{flag} {path} is not an absolute path on the host")
+    host_managed = imex_mode == _HOST_MANAGED
+    if imex_network == "pod" and (host_managed or address or address_family):
+        raise click.UsageError(
+            "--imex-network pod: the daemon pod has the address; give neither --address,"
+            " --address-family nor --imex host-managed"
+        )
+    host_imex = HostConfig(Path("/"), imex_config) if host_managed else None
     if isinstance(hardware, NvmlHardware):
-        hardware = NvmlHardware(hardware.root, driver_root=driver_root, imex_directory=imex_dir)
+        hardware = NvmlHardware(
+            hardware.root, driver_root=driver_root, imex_directory=imex_dir, host_managed=host_managed
+        )
         ctl = chroot_command(imex_dir, hardware.root, "nvidia-imex-ctl")
+        if host_managed:
+            root = hardware.root / driver_root.lstrip("/")
+            host_imex, ctl = HostConfig(root, imex_config), host_ctl_command(root)
     elif driver_root:
         raise click.UsageError("--driver-root needs --hardware nvml: simulated hardware has no driver root")
     else:
@@ -154,10 +195,12 @@ def command(
                 node=node_name,
                 address=address,
                 address_family=address_family or "",
+                pod_network=imex_network == "pod",
                 kubelet=kubelet_dir,
                 cdi=cdi_dir,
                 imex_directory=imex_dir,
                 ctl=ImexCtl(shlex.split(imex_ctl) or ctl),
+                host_imex=host_imex,
                 imex_tls=isinstance(hardware, NvmlHardware) if imex_tls is None else imex_tls,
                 prepare_deadline=prepare_deadline,
                 max_claims=max_claims,

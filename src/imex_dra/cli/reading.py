@@ -5,13 +5,15 @@ import json
 import os
 import shutil
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from imex_dra.base.errors import ImexError
+from imex_dra.api.views import NAMESPACES
+from imex_dra.base.errors import ImexError, Rejected
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.diagnose.bundle import is_bundle, unpack
 from imex_dra.diagnose.cluster import Cluster
@@ -92,7 +94,25 @@ def or_exit(run: Callable[[], int]) -> None:
         sys.exit(run())
     except ImexError as error:
         click.echo(f"imex: {error}", err=True)
-        sys.exit(COULD_NOT_RUN)
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise  # wrong usage, or a question answered with no: click has an exit code for each
+    except Exception as error:
+        # Python would exit with 1, and that means findings.
+        traceback.print_exception(error)
+        click.echo("imex: this is a bug of imex; please report it with the lines above", err=True)
+    sys.exit(COULD_NOT_RUN)
+
+
+def check_namespace(cluster: Cluster, name: str) -> None:
+    """Raises Rejected if there is no such namespace. Files may have its objects without it."""
+    snapshot = cluster.snapshot
+    if not name or not snapshot.has(NAMESPACES.plural):
+        return
+    if any(one["metadata"].get("name") == name for one in snapshot.of(NAMESPACES.plural)):
+        return
+    objects = (one for found in snapshot.objects.values() for one in found)
+    if all(one["metadata"].get("namespace") != name for one in objects):
+        raise Rejected(f"there is no namespace {name}; check -n, or the namespace of the current context")
 
 
 def width() -> int:

@@ -2,13 +2,24 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from imex_dra.api.meta import Key
 from imex_dra.base.errors import ImexError, Rejected
-from imex_dra.cli.reading import FINDINGS, Reader, or_exit, print_lines, print_plain, reading_options, width
+from imex_dra.cli.reading import (
+    FINDINGS,
+    Reader,
+    check_namespace,
+    or_exit,
+    print_lines,
+    print_plain,
+    reading_options,
+    width,
+)
 from imex_dra.diagnose import report
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.overview import Overview, Selection, model, overview
@@ -74,12 +85,16 @@ def command(
     sources: tuple[Path, ...],
     output: str,
 ) -> None:
+    if watch and output != "text":
+        raise click.UsageError(f"--watch draws, and has no -o {output}")
     reader = Reader(kubeconfig, sources)
 
     def run() -> int:
         selection = Selection(namespace, partition, _domain(reader, computedomain, namespace))
         if watch:
-            return asyncio.run(_watch(reader, selection, every))
+            with suppress(KeyboardInterrupt):
+                asyncio.run(_watch(reader, selection, every))
+            return 0
         cluster = reader.cluster(namespace)
         _check(cluster, selection)
         found = overview(cluster, selection)
@@ -101,6 +116,7 @@ def _domain(reader: Reader, name: str, namespace: str) -> Key | None:
 
 def _check(cluster: Cluster, selection: Selection) -> None:
     """Raises Rejected if what was asked for does not exist."""
+    check_namespace(cluster, selection.namespace)
     if selection.partition and not selection.partitions(cluster):
         known = ", ".join(sorted(map(cluster.rack, cluster.fabric_nodes))) or "none"
         raise Rejected(f"there is no NVLinkPartition or rack {selection.partition}; known racks: {known}")
@@ -121,7 +137,7 @@ def screen(cluster: Cluster, selection: Selection, found: Overview, columns: int
     )
 
 
-async def _watch(reader: Reader, selection: Selection, every: float) -> int:
+async def _watch(reader: Reader, selection: Selection, every: float) -> NoReturn:
     """Redraws until it is interrupted. A read that fails is shown, and tried again."""
     if not can_draw(sys.stdout):
         raise Rejected("--watch needs a terminal, and the package rich")

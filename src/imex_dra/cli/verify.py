@@ -7,6 +7,7 @@ import click
 from imex_dra.cli.reading import (
     FINDINGS,
     Reader,
+    check_namespace,
     namespace_option,
     or_exit,
     print_lines,
@@ -36,7 +37,7 @@ from imex_dra.diagnose.verification import scope_of, verify
     Exit codes:
       0  fine; notes are fine, too
       1  findings
-      2  could not run, or there is no such object
+      2  could not run, or there is no such object or namespace
 
     \b
     Examples:
@@ -75,6 +76,7 @@ def command(
     def run() -> int:
         own = "" if all_namespaces else reader.namespace(namespace)
         cluster = reader.cluster(own)
+        check_namespace(cluster, own)
         found = verify(cluster, scope_of(cluster, own, kind, name), own)
         if output == "text":
             print_lines(report.verification_lines(found, width()))

@@ -8,10 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from imex_dra.api import partitionreasons
+from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import HeldChannel, NVLinkNode
-from imex_dra.api.nvlinkpartition import ChannelAssignment
+from imex_dra.api.nvlinkpartition import ChannelAssignment, Member
 from imex_dra.api.reasons import Explanation, listed
+from imex_dra.controller.nodelists import list_refusal
 from imex_dra.controller.plausibility import has_too_few_channels
 
 
@@ -27,6 +29,9 @@ class Admission(NamedTuple):
     """Pods with a claim, by node and UID of the ComputeDomain."""
     other_partitions: Mapping[str, str] = {}
     """By node: another partition that lists it as a member."""
+    node_list_digest: str = ""
+    members: tuple[Member, ...] = ()
+    max_nodes: int = MAX_NODES
 
     def is_admissible(self, nvlink_node: NVLinkNode) -> bool:
         return self._has_acknowledged(nvlink_node) and self.refusal(nvlink_node) is None
@@ -56,7 +61,7 @@ class Admission(NamedTuple):
             return partitionreasons.too_few_channels(
                 node=node, partition=self.partition, count=status.channel_count, used=self.channel_count
             )
-        return None
+        return list_refusal(self.partition, nvlink_node, self.node_list_digest, self.members, self.max_nodes)
 
     def _has_acknowledged(self, nvlink_node: NVLinkNode) -> bool:
         # The fence of an older epoch would still let the node prepare a claim with a channel that has since been

@@ -37,7 +37,6 @@ def _for_partition(status: NVLinkNodeStatus) -> NVLinkNodeStatus:
         gpus=(),
         prepared_claims=(),
         max_claims=0,
-        boot_id="",
         imex_started_at="",
         isolation=Isolation(),
     )

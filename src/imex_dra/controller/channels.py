@@ -116,10 +116,10 @@ def _all_channels_permissions(demand: Iterable[ChannelDemand], refused_domains: 
 
 
 def _with_permission(entry: ChannelAssignment, permissions: Mapping[str, bool]) -> ChannelAssignment:
-    permission = permissions.get(entry.compute_domain.uid, entry.all_channels)
-    if entry.state is ChannelState.RELEASED or permission == entry.all_channels:
+    if entry.state is ChannelState.RELEASED:
         return entry
-    return structs.replace(entry, all_channels=permission)
+    permission = permissions.get(entry.compute_domain.uid, entry.all_channels)
+    return entry if permission == entry.all_channels else structs.replace(entry, all_channels=permission)
 
 
 def _next_free(taken: Set[int], last_channel: int, channel_count: int) -> int | None:

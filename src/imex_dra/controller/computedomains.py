@@ -14,7 +14,6 @@ from imex_dra.api.computedomain import COMPUTE_DOMAINS, READY, ComputeDomain, Co
 from imex_dra.api.meta import Key, is_deleting, key_of
 from imex_dra.api.names import DOMAIN_FINALIZER, READINESS_ANNOTATION, READINESS_MEMBERS
 from imex_dra.api.nvlinknode import NVLinkNode
-from imex_dra.api.nvlinkpartition import ChannelState
 from imex_dra.api.reasons import Explanation
 from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES
 from imex_dra.base.clock import Clock
@@ -117,7 +116,7 @@ class ComputeDomainReconciler:
         if self._caches.allocated_claims(domain) and not release_requested(domain):
             return await self._report_blocking_pods(domain)
         # The NVLinkPartition reconciler releases the channel and thereby triggers this reconciler again.
-        if not self._has_channel(domain):
+        if not self._caches.partitions.by("holder", domain.metadata.uid):
             await self._patch_finalizers(domain, tuple(others))
         return None
 
@@ -199,14 +198,6 @@ class ComputeDomainReconciler:
         nearby = [CandidateNode(node, self._caches.devices_in_use(node.metadata.name)) for node in reports]
         obstacles = obstacles_on(nearby) if nearby else self._capacity.obstacles()
         return waiting_claims(waiting, obstacles, has_pods=bool(nearby))
-
-    def _has_channel(self, domain: ComputeDomain) -> bool:
-        uid = domain.metadata.uid
-        return any(
-            entry.compute_domain.uid == uid and entry.state is ChannelState.ASSIGNED
-            for partition in self._caches.partitions.by("holder", uid)
-            for entry in partition.status.channels
-        )
 
     async def _write_status(self, domain: ComputeDomain, status: ComputeDomainStatus) -> None:
         after = structs.replace(domain, status=status)

@@ -66,6 +66,8 @@ class NodeReports:
         # same epoch and show the channel as Assigned, so a prepare that read one could still pass the node's
         # fence. Every status of a later epoch shows the channel as Released.
         unacknowledged = self.unacknowledged(entry.released_epoch + 1)
+        if not self.suspended:
+            return unacknowledged
         return [node for node in unacknowledged if not self._never_had(node, entry)]
 
     @cached_property
@@ -151,7 +153,7 @@ def reuse_problem(
 def blockers(entries: Iterable[ChannelAssignment], epoch: int, reports: NodeReports) -> tuple[int, list[str]]:
     """How many released channels this epoch covers, and what still prevents their reuse."""
     covered = [e for e in entries if e.state is ChannelState.RELEASED and e.released_epoch < epoch]
-    missing = {node for entry in covered for node in reports.blocking(entry)}
+    missing = set[str]().union(*(reports.blocking(entry) for entry in covered))
     found = [_missing_report(reports, node, epoch) for node in sorted(missing)]
     for entry in covered:
         found += [

@@ -32,7 +32,7 @@ can join."""
 
 def recorded_channels(status: NVLinkPartitionStatus) -> frozenset[tuple[int, str]]:
     """Channel numbers with the UID of the ComputeDomain that has or had each of them."""
-    return frozenset((entry.channel, entry.compute_domain.uid) for entry in status.channels)
+    return frozenset([(entry.channel, entry.compute_domain.uid) for entry in status.channels])
 
 
 def unrecorded_holders(

@@ -64,9 +64,9 @@ _STATUS_DELAY = 0.6
 """Seconds in which changes of a ComputeDomain's nodes are gathered into one status write. Long enough that the
 write does not compete with the start of a pod that starts quickly."""
 
-WORKERS = 16
+WORKERS = 8
 """Of each kind. They wait for the API server most of the time: with few of them, an answer that takes 50 ms would
-limit the changes per second, and the status would fall behind."""
+limit the changes per second, and the status would fall behind. Each costs a TLS connection's memory."""
 
 _RELABEL_DELAY = 10.0
 """Seconds until a clique label that was removed or changed is restored, so that two writers do not overwrite
@@ -80,7 +80,8 @@ async def run(
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
     election = LeaderElection(client, Key(namespace, LEASE), identity, Clock())
     guard = OtherDriverGuard(client, identity, namespace, Clock())
-    leaves = [DAEMONS] * settings.daemon_certificates + [webhook_leaf(namespace)] * settings.webhook_certificates
+    wanted = ((DAEMONS, settings.daemon_certificates), (webhook_leaf(namespace), settings.webhook_certificates))
+    leaves = [leaf for leaf, is_wanted in wanted if is_wanted]
     certificates = CertificateKeeper(client, namespace, Clock(), leaves) if leaves else None
     telemetry = telemetry or Telemetry()
     leader = Leader(client, identity, settings=settings, certificates=certificates, telemetry=telemetry)
@@ -158,24 +159,24 @@ class Leader:
         # A cache that is not synced lacks objects that exist: a plan from it would drop members and demand.
         for reflector in reflectors:
             await reflector.synced.wait()
-        measured = partial(partial, self._telemetry.metrics.observe)
+        observe = self._telemetry.metrics.observe
         for controller in (
             Controller(
                 "partitions",
                 self._partitions,
                 partitions.reconcile,
                 workers=WORKERS,
-                measure=measured(PARTITION_RECONCILES),
+                measure=partial(observe, PARTITION_RECONCILES),
             ),
             Controller(
                 "domains",
                 self._compute_domains,
                 domains.reconcile,
                 workers=WORKERS,
-                measure=measured(DOMAIN_RECONCILES),
+                measure=partial(observe, DOMAIN_RECONCILES),
             ),
-            Controller("nodes", self._nodes, labels.reconcile, measure=measured(LABEL_RECONCILES)),
-            Controller("claims", self._claims, late_claims.reconcile, measure=measured(CLAIM_RECONCILES)),
+            Controller("nodes", self._nodes, labels.reconcile, measure=partial(observe, LABEL_RECONCILES)),
+            Controller("claims", self._claims, late_claims.reconcile, measure=partial(observe, CLAIM_RECONCILES)),
         ):
             group.create_task(controller.run())
 

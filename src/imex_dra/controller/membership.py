@@ -18,6 +18,7 @@ from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState, NVLinkNode
 from imex_dra.api.nvlinkpartition import Member, MemberState
 from imex_dra.controller.liveness import Liveness
+from imex_dra.controller.nodelists import has_common_list, with_host_indexes
 from imex_dra.controller.plausibility import has_too_few_channels
 
 
@@ -45,6 +46,8 @@ class MemberInputs(NamedTuple):
     """Members that name another partition although a live member still reaches them here."""
     channel_count: int = 0
     """Channels that the partition uses."""
+    node_list_digest: str = ""
+    """Of the node list that every member must have; empty if this driver manages the IMEX daemons."""
     recovered: bool = False
     """Whether the last pending report of a recovering partition has arrived with this plan."""
 
@@ -67,7 +70,9 @@ def plan_members(current: MemberPlan, inputs: MemberInputs) -> MemberPlan:
     active = {member.node for member in counted(current.members)}
     admissible = {node for node in inputs.present - active if inputs.is_admissible(nvlink_nodes[node])}
     update = _Update(inputs, admissible, latest)
-    members = [update.member(member) for member in current.members]
+    # Hosts that manage their daemons have chosen the indexes. First of all: the states below depend on them.
+    before = with_host_indexes(current.members, nvlink_nodes, inputs.node_list_digest, inputs.max_nodes)
+    members = [update.member(member) for member in before]
     # Dated first, because suspension depends on it; and again below, because suspension is a change of state.
     members = inputs.liveness.with_since(members, current.members)
     members = inputs.liveness.suspended(members, nvlink_nodes)
@@ -109,12 +114,15 @@ class _Update(NamedTuple):
             if member.node not in self.admissible:
                 return member
             member = structs.replace(member, state=MemberState.JOINING, left_generation=0)
-        address = nvlink_node.status.address if nvlink_node and self._is_usable(nvlink_node) else member.address
+        address, boot_id = member.address, member.boot_id
+        if nvlink_node and self._is_usable(nvlink_node):
+            address, boot_id = nvlink_node.status.address, nvlink_node.status.boot_id or boot_id
+        member = structs.replace(member, address=address, boot_id=boot_id)
         if member.state is MemberState.SUSPENDED:
             if not self._may_return(member):
-                return structs.replace(member, address=address)
-            return structs.replace(member, address=address, state=MemberState.JOINING, suspended_epoch=0)
-        return structs.replace(member, address=address, state=self._state(member, nvlink_node))
+                return member
+            return structs.replace(member, state=MemberState.JOINING, suspended_epoch=0)
+        return structs.replace(member, state=self._state(member, nvlink_node))
 
     def _is_gone(self, node: str, nvlink_node: NVLinkNode | None) -> bool:
         if node not in self.inputs.existing_nodes or node in self.inputs.expelled:
@@ -164,7 +172,7 @@ class _Update(NamedTuple):
         works = status.fabric.state is FabricState.OK and status.imex_state is ImexState.READY
         if has_too_few_channels(nvlink_node, self.inputs.channel_count):
             return MemberState.NOT_READY
-        if works and status.index == member.index:
+        if works and status.index == member.index and has_common_list(nvlink_node, self.inputs.node_list_digest):
             return MemberState.READY
         return MemberState.JOINING if member.state is MemberState.JOINING else MemberState.NOT_READY
 
@@ -200,9 +208,13 @@ def _joining_members(
         if not free:
             without_index.append(node)
             continue
-        index = reports[node].index if reports[node].index in free else free[0]
+        reported = reports[node].index
+        if reports[node].host_node_list is not None and reported not in free:
+            continue  # another node with this index joins at the same moment; the next plan refuses this one
+        index = reported if reported in free else free[0]
         free.remove(index)
-        joining.append(Member(node, index, reports[node].address, MemberState.JOINING))
+        found = reports[node]
+        joining.append(Member(node, index, found.address, MemberState.JOINING, boot_id=found.boot_id))
     return joining, tuple(without_index)
 
 

@@ -88,7 +88,8 @@ class NVLinkPartitionReconciler:
         if not members:
             return None
         product = next((status.product for status in members if status.product), "")
-        max_nodes = self._settings.max_nodes or index_count(product, reporting=len(members))
+        listed = max((status.host_node_list.size for status in members if status.host_node_list), default=0)
+        max_nodes = self._settings.max_nodes or index_count(product, reporting=len(members), listed=listed)
         partition = NVLinkPartition(
             AnnotatedMeta(name=name, finalizers=(PARTITION_FINALIZER,)),
             NVLinkPartitionSpec(max_nodes=max_nodes, name_format=name_format(name)),

@@ -98,14 +98,14 @@ def summary(status: NVLinkPartitionStatus, nvlink_nodes: Mapping[str, NVLinkNode
 
 def disconnected_pairs(members: Sequence[Member], nvlink_nodes: Mapping[str, NVLinkNode]) -> list[Pair]:
     """Members that are alive and cannot reach each other, as one of them or both say."""
-    alive = sorted(member.node for member in members if member.state is MemberState.READY)
-    unreachable = {node: set(nvlink_nodes[node].status.unreachable) for node in alive if node in nvlink_nodes}
-    return [
-        (one, other)
-        for one in alive
-        for other in alive
-        if one < other and (other in unreachable.get(one, ()) or one in unreachable.get(other, ()))
-    ]
+    alive = {member.node for member in members if member.state is MemberState.READY}
+    pairs = {
+        (min(node, other), max(node, other))
+        for node in alive & nvlink_nodes.keys()
+        for other in nvlink_nodes[node].status.unreachable
+        if other in alive and other != node
+    }
+    return sorted(pairs)
 
 
 def culprits_of(pairs: Sequence[Pair]) -> tuple[list[str], list[Pair]]:

@@ -22,6 +22,7 @@ from imex_dra.controller.epochs import EpochPlan, NodeReports, is_reusable, next
 from imex_dra.controller.evidence import merge_evidence
 from imex_dra.controller.liveness import Liveness
 from imex_dra.controller.membership import MemberInputs, MemberPlan, plan_members, staying
+from imex_dra.controller.nodelists import common_digest
 from imex_dra.controller.partitionconditions import Problems, conditions, summary
 from imex_dra.controller.plausibility import Counters, channel_count, contradicted_moves, implausible_reports
 from imex_dra.controller.recovery import (
@@ -84,6 +85,7 @@ class _Base(NamedTuple):
     pending_reports: tuple[str, ...]
     channels: tuple[ChannelAssignment, ...]
     channel_count: int
+    node_list_digest: str
     nvlink_nodes: Mapping[str, NVLinkNode]
     """Without implausible reports."""
     implausible: Mapping[str, Explanation]
@@ -100,7 +102,15 @@ def plan_partition(inputs: PartitionInputs, now: datetime) -> PartitionPlan:
     base = _base(inputs, now)
     # Members before channels: only claims on members create demand, and every member must acknowledge a release.
     admission = Admission(
-        inputs.name, base.status.epoch, base.channels, base.channel_count, inputs.pods, inputs.other_partitions
+        inputs.name,
+        base.status.epoch,
+        base.channels,
+        base.channel_count,
+        inputs.pods,
+        inputs.other_partitions,
+        base.node_list_digest,
+        base.status.members,
+        inputs.max_nodes,
     )
     liveness = Liveness(now, inputs.not_ready_nodes, inputs.settings.suspend_after, base.status.epoch)
     members = _plan_members(inputs, base, admission, liveness)
@@ -123,6 +133,7 @@ def plan_partition(inputs: PartitionInputs, now: datetime) -> PartitionPlan:
         pending_reports=base.pending_reports,
         required_generation=0 if can_assign else required,
         last_channel=channels.last_channel,
+        node_list_digest=base.node_list_digest,
         channels=channels.assignments,
     )
     status = structs.replace(
@@ -162,6 +173,7 @@ def _base(inputs: PartitionInputs, now: datetime) -> _Base:
         pending_reports,
         channels,
         channel_count(status.members, believed),
+        common_digest(name, status.node_list_digest, status.members, believed),
         believed,
         implausible,
         contradicted_moves(name, status.members, believed, not_ready),
@@ -182,6 +194,7 @@ def _plan_members(inputs: PartitionInputs, base: _Base, admission: Admission, li
             expelled=base.implausible.keys(),
             contradicted=base.contradicted.keys(),
             channel_count=base.channel_count,
+            node_list_digest=base.node_list_digest,
             recovered=base.recovered,
         ),
     )

@@ -127,7 +127,8 @@ def kept_members(
         state = _state_before(before.get(node), node not in not_ready_nodes)
         if report.applied_generation < latest:
             state = MemberState.SUSPENDED
-        members.setdefault(report.index, Member(node, report.index, report.address, state))
+        kept_member = Member(node, report.index, report.address, state, boot_id=report.boot_id)
+        members.setdefault(report.index, kept_member)
     kept = {member.node for member in members.values()}
     for member in staying(before.values()):
         if member.node not in kept:

@@ -11,8 +11,9 @@ class Settings(NamedTuple):
     max_nodes: int = 0
     """Indexes of an NVLink partition that is created from now on; 0: what the GPUs' product needs, and spares."""
     daemon_certificates: bool = False
-    webhook_certificates: bool = False
     """Issue the certificate with which IMEX daemons authenticate each other."""
+    webhook_certificates: bool = False
+    """Issue the certificate of `imex webhook`."""
 
 
 DEFAULTS = Settings()

@@ -14,7 +14,7 @@ from msgspec import Raw, structs
 
 from imex_dra.api.meta import ObjectMeta, OwnerReference
 from imex_dra.api.names import CLIQUE_LABEL, DRIVER
-from imex_dra.api.nvlinknode import READY, HeldChannel, NVLinkNode
+from imex_dra.api.nvlinknode import READY, HeldChannel, HostNodeList, NVLinkNode
 from imex_dra.api.views import (
     Allocation,
     AllocationResult,
@@ -90,6 +90,7 @@ def trimmed_nvlink_node(report: NVLinkNode) -> NVLinkNode:
             imex_partition=intern(status.imex_partition),
             product=intern(status.product),
             gpus=(),
+            host_node_list=_shared(status.host_node_list) if status.host_node_list else None,
             driver_version=intern(status.driver_version),
             held_channels=tuple(
                 HeldChannel(intern(held.partition), held.channel, intern(held.compute_domain))
@@ -99,3 +100,9 @@ def trimmed_nvlink_node(report: NVLinkNode) -> NVLinkNode:
             conditions=tuple(condition for condition in status.conditions if condition.type == READY),
         ),
     )
+
+
+@lru_cache(maxsize=10_000)
+def _shared(node_list: HostNodeList) -> HostNodeList:
+    """The nodes of a machine have the same one."""
+    return node_list

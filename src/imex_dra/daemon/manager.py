@@ -5,7 +5,7 @@ program is killed, upgraded or started again.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,6 +18,7 @@ from imex_dra.base.errors import ImexError
 from imex_dra.base.waiting import wait_any
 from imex_dra.daemon.plan import Step, lacks_certificate, must_skip_recovery, next_step
 from imex_dra.daemon.state import (
+    Boots,
     Connections,
     DaemonState,
     OwnReport,
@@ -70,6 +71,7 @@ class DaemonManager:
         self._recovery = Recovery()
         self._reconnected: frozenset[int] = frozenset()
         """Members that a process in recovery is connected to."""
+        self._boots = Boots()
         self._readiness = Readiness()
         self._connections: Connections | None = None
         """None while nvidia-imex is not READY."""
@@ -217,6 +219,7 @@ class DaemonManager:
 
     def _set_readiness(self, readiness: Readiness) -> None:
         self._readiness = readiness
+        self._boots = self._boots.observe(readiness.state, self._boot_ids())
         now, complete = self._clock.monotonic(), not self._missing_importers()
         self._recovery = self._recovery.observe(readiness.state, now, self._recovery_timeouts, complete=complete)
         if readiness.state is not ImexState.READY:
@@ -225,21 +228,26 @@ class DaemonManager:
             self._connections = Connections(reported_at=self._clock.now())
 
     def _missing_importers(self) -> list[str]:
-        """Addresses of members that may have imported memory, and are not connected to a process in recovery."""
+        """Addresses of members that may have imported memory, have not rebooted since, and are not connected to a
+        process in recovery.
+        """
         if not isinstance(self._desired, MemberList):
             return []
-        missing = set(self._desired.possible_importers) - self._reconnected
+        missing = {*self._desired.possible_importers} - self._reconnected - self._boots.rebooted(self._boot_ids())
         return [self._desired.addresses[index] for index in sorted(missing)]
+
+    def _boot_ids(self) -> Mapping[int, str]:
+        return self._desired.boot_ids if isinstance(self._desired, MemberList) else {}
 
     def _publish(self) -> None:
         found, connections = self._found, self._connections
         if found is None:
             problem = nodereasons.supervisor_not_running()
-            self._publish_state(DaemonState(problem=problem))
+            self._publish_state(DaemonState(problem=problem, is_supervised=False))
             return
         identity = found.running if found.process is Process.RUNNING else found.configured
         if identity is None:
-            self._publish_state(DaemonState(problem=self._problem))
+            self._publish_state(DaemonState(problem=self._problem, address=found.address))
             return
         self._publish_state(
             DaemonState(
@@ -251,6 +259,7 @@ class DaemonManager:
                 unreported_since=connections.unreported_since(self._clock.now()) if connections else "",
                 version=self._own.version,
                 problem=self._problem or self._process_problem(found),
+                address=found.address,
                 started_at=found.started_at,
             )
         )

@@ -1,11 +1,12 @@
 """What is known about nvidia-imex, from the answers of its ctl: pure, and the same for an adopted process."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from imex_dra.api.nvlinknode import ImexState
+from imex_dra.api.nvlinknode import HostNodeList, ImexState
 from imex_dra.base.clock import rfc3339
 from imex_dra.imex.memberlist import Leave, MemberList
 
@@ -30,6 +31,12 @@ class DaemonState(Struct, frozen=True):
     """Of nvidia-imex, as it reports itself; empty while it is not known."""
     problem: str = ""
     """One sentence; empty if there is none."""
+    address: str = ""
+    """Of the daemon pod, if it is in the network of pods."""
+    is_supervised: bool = True
+    """False while no supervisor runs, so that nothing can use the GPU driver."""
+    host_list: HostNodeList | None = None
+    """If the host manages nvidia-imex: its node list."""
     started_at: str = ""
     """When the nvidia-imex that runs, or that ended last, was started; RFC 3339. It identifies the process."""
 
@@ -62,7 +69,7 @@ class Recovery(NamedTuple):
         """IMEX_WAIT_FOR_QUORUM for an nvidia-imex that is started now."""
         return "NONE" if self.timed_out else "RECOVERY"
 
-    def observe(self, state: ImexState, now: float, timeouts: "RecoveryTimeouts", *, complete: bool) -> "Recovery":
+    def observe(self, state: ImexState, now: float, timeouts: RecoveryTimeouts, *, complete: bool) -> "Recovery":
         """`complete`: no possible importer is missing."""
         if state is ImexState.READY:
             return Recovery()
@@ -73,6 +80,22 @@ class Recovery(NamedTuple):
         is_waiting_for_none = complete and now - complete_since >= timeouts.without_importers
         timed_out = is_waiting_for_none or now - since >= timeouts.longest
         return Recovery(since, complete_since if complete else None, timed_out)
+
+
+class Boots(NamedTuple):
+    """Boot IDs of the members, by index, as they were when the nvidia-imex before the one that waits was READY, or
+    as this program found them first.
+
+    A member with another one since has rebooted: no process there uses memory of this node.
+    """
+
+    known: Mapping[int, str] = {}
+
+    def observe(self, state: ImexState, current: Mapping[int, str]) -> "Boots":
+        return Boots(dict(current) if state is ImexState.READY else {**current, **self.known})
+
+    def rebooted(self, current: Mapping[int, str]) -> frozenset[int]:
+        return frozenset(i for i, boot in current.items() if self.known.get(i, boot) != boot)
 
 
 class Readiness(NamedTuple):

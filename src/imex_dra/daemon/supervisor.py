@@ -59,6 +59,8 @@ class Found(Struct, frozen=True):
     """Checksum of the certificate that is mounted for TLS; empty if there is none."""
     loaded_certificate: str = ""
     """The same, when the process was last told to read it."""
+    address: str = ""
+    """Of the daemon pod, if it is in the network of pods."""
     driver_root: str = ""
     """From which the next nvidia-imex starts; empty if it does not need one."""
 
@@ -112,6 +114,7 @@ class Supervisor:
             hosts=self._read("hosts"),
             certificate=self._read("certificate").strip(),
             loaded_certificate=status.get("certificate", ""),
+            address=self._read("address").strip(),
             driver_root=self._read(_DRIVER_ROOT).strip(),
         )
 

@@ -21,6 +21,7 @@
 #     certificate
 #               checksum of the certificate for TLS that is mounted at TLS_DIRECTORY. `imex node` cannot read the
 #               Secret; it sends `reload` when the checksum differs from the one in `status`
+#     address   the IP address of the pod, if POD_IP says it: only in the network of pods, where it changes with every pod
 #     started   its modification time is the time of the last start
 #     output    the last output of the last process that has ended
 #
@@ -240,6 +241,7 @@ shift 2
 # before `read` blocks, only with the next event.
 trap 'send leave' INT TERM
 : >>hosts
+echo "${POD_IP:-}" >address
 # Before the FIFO is open: a program that finds a reader must not find the status of an earlier supervisor.
 report stopped
 read_certificate

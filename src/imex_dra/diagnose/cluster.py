@@ -6,7 +6,6 @@ daemon on a fabric. Objects that cannot be decoded are left out: they concern on
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import msgspec
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
-from imex_dra.api.meta import Condition, Key, Object, Resource, T, key_of
+from imex_dra.api.meta import Key, Object, Resource, T, key_of
 from imex_dra.api.names import CHANNEL_CLASS, CLIQUE_LABEL, DRIVER
 from imex_dra.api.nvlinknode import NVLINK_NODES, NVLinkNode
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, ChannelState, Member, MemberState, NVLinkPartition
@@ -297,10 +296,6 @@ def is_channel_claim(claim: ResourceClaim) -> bool:
 
 def domain_uids(claim: ResourceClaim) -> set[str]:
     return claim.domain_uids or claim.waits_for_domain_uids
-
-
-def condition_of(conditions: Iterable[Condition], type: str) -> Condition | None:
-    return next((condition for condition in conditions if condition.type == type), None)
 
 
 def event_time(event: Plain) -> str:

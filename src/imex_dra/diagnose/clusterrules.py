@@ -10,10 +10,11 @@ from imex_dra.api.names import CHANNEL_CLASS, LEASE, NAMESPACE
 from imex_dra.api.nvlinknode import NVLINK_NODES
 from imex_dra.api.reasons import CHECK_CONTROLLER, listed
 from imex_dra.api.views import DAEMON_SETS, LEASES, NODES
-from imex_dra.diagnose.cluster import Cluster, condition_of
+from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.noderules import has_gpus
 from imex_dra.diagnose.rule import Link, Problem, rule
 from imex_dra.diagnose.snapshot import DEVICE_CLASSES, Plain
+from imex_dra.kube.conditions import find_condition
 from imex_dra.lint.findings import Severity
 
 _OTHER_PROGRAMS = ("compute-domain-kubelet-plugin", "compute-domain-daemon")
@@ -72,7 +73,7 @@ def other_driver(cluster: Cluster) -> Iterator[Problem]:
     on_nodes = [("NVLinkNode", name, n.status.conditions) for name, n in cluster.nvlink_nodes.items()]
     # Every partition has the condition at the same time: one finding is enough.
     for kind, name, conditions in (*reported, *on_nodes):
-        condition = condition_of(conditions, OTHER_DRIVER)
+        condition = find_condition(conditions, OTHER_DRIVER)
         if condition and condition.status == "True":
             cause, _, step = condition.message.partition("; ")
             yield Problem("Cluster", Key("", ""), cause, step, f"condition {OTHER_DRIVER} of {kind} {name}")

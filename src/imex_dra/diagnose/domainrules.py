@@ -12,18 +12,19 @@ from imex_dra.api.names import CLIQUE_LABEL
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
 from imex_dra.api.reasons import CHECK_CONTROLLER, Reason, listed
 from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES
-from imex_dra.diagnose.cluster import Cluster, condition_of, name_of
+from imex_dra.diagnose.cluster import Cluster, name_of
 from imex_dra.diagnose.noderules import obstacle
 from imex_dra.diagnose.partitionrules import not_connected
 from imex_dra.diagnose.podrules import not_prepared
 from imex_dra.diagnose.rule import Link, Problem, about, rule
 from imex_dra.diagnose.sentences import cause_and_step
+from imex_dra.kube.conditions import find_condition
 from imex_dra.lint.findings import Severity
 
 
 def _with_condition(cluster: Cluster, type: str, status: str) -> Iterator[tuple[ComputeDomain, str, str]]:
     for domain in cluster.domains.values():
-        condition = condition_of(domain.status.conditions, type)
+        condition = find_condition(domain.status.conditions, type)
         if condition and condition.status == status:
             yield domain, condition.reason, condition.message
 
@@ -55,10 +56,12 @@ def refused(cluster: Cluster) -> Iterator[Problem]:
 )
 def template_unusable(cluster: Cluster) -> Iterator[Problem]:
     for domain, _, text in _with_condition(cluster, TEMPLATE_READY, "False"):
-        yield about(domain, "ComputeDomain", *cause_and_step(text, "rename one of them"))
+        # The template of one that is deleted is gone on purpose.
+        if not domain.metadata.deletion_timestamp:
+            yield about(domain, "ComputeDomain", *cause_and_step(text, "rename one of them"))
     for domain in cluster.domains.values():
         key = Key(domain.metadata.namespace, domain.template_name)
-        written = condition_of(domain.status.conditions, TEMPLATE_READY)
+        written = find_condition(domain.status.conditions, TEMPLATE_READY)
         gone = (
             cluster.has(RESOURCE_CLAIM_TEMPLATES.plural, namespace=key.namespace) and key not in cluster.templates
         )
@@ -81,7 +84,7 @@ def no_channel(cluster: Cluster) -> Iterator[Problem]:
     if not cluster.has(NVLINK_PARTITIONS.plural):
         return
     for domain in cluster.domains.values():
-        refusal = condition_of(domain.status.conditions, ACCEPTED)
+        refusal = find_condition(domain.status.conditions, ACCEPTED)
         if refusal and refusal.status == "False":
             continue
         nodes = _nodes_of(cluster, domain)
@@ -91,7 +94,7 @@ def no_channel(cluster: Cluster) -> Iterator[Problem]:
             if node in cluster.members and cluster.channel(cluster.partition_of(node), domain) is None
         )
         if without:
-            condition = condition_of(domain.status.conditions, CHANNEL_ASSIGNED)
+            condition = find_condition(domain.status.conditions, CHANNEL_ASSIGNED)
             said = condition.message if condition and condition.status == "False" else ""
             partition = cluster.partition_of(without[0])
             default = f"ComputeDomain {name_of(domain)} has no channel in NVLink partition {partition} yet"

@@ -54,7 +54,8 @@ else
 fi
 foreign= own=
 for process in "$PROC"/[0-9]*; do
-  [ "$(cat "$process/comm" 2>/dev/null)" = nvidia-imex ] || continue
+  # The second is soft IMEX, of simulated hardware; names have at most 15 characters here.
+  case $(cat "$process/comm" 2>/dev/null) in nvidia-imex | soft-nvidia-ime) ;; *) continue ;; esac
   if cat "$process/cmdline" 2>/dev/null | tr '\0' ' ' | grep -q /run/imex-dra/; then own=yes
   else foreign="$foreign ${process##*/}"; fi
 done

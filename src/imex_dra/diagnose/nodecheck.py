@@ -45,8 +45,8 @@ def check_pod(node: str, namespace: str, image: str) -> dict[str, Any]:
         "name": CONTAINER,
         "image": image,
         "command": ["sh", "-c", script()],
-        # Processes of the host, and files below /proc that only root may read.
-        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        # Processes of the host, and files below /proc that only root may read. The image may name another user.
+        "securityContext": {"privileged": True, "runAsUser": 0, "runAsGroup": 0, "readOnlyRootFilesystem": True},
         "volumeMounts": [{"name": "host", "mountPath": _HOST, "readOnly": True}],
     }
     spec = {

@@ -15,10 +15,11 @@ from imex_dra.api.nvlinkpartition import (
 )
 from imex_dra.api.reasons import CHECK_CONTROLLER
 from imex_dra.api.views import NODES, RESOURCE_SLICES
-from imex_dra.diagnose.cluster import Cluster, condition_of
+from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.rule import Link, Problem, about_node, rule
 from imex_dra.diagnose.sentences import cause_and_step
 from imex_dra.diagnose.snapshot import Plain
+from imex_dra.kube.conditions import find_condition
 from imex_dra.lint.findings import Severity
 from imex_dra.picture.snapshot import PRODUCT_LABEL, is_ready
 
@@ -52,7 +53,7 @@ def obstacle(cluster: Cluster, node: str) -> str:
         return "IMEX306"
     if member is not None and member.state in (MemberState.UNKNOWN, MemberState.SUSPENDED):
         return "IMEX305"
-    ready = condition_of(status.conditions, READY)
+    ready = find_condition(status.conditions, READY)
     if ready and ready.status == "False":
         return "IMEX307"
     if cluster.has(RESOURCE_SLICES.plural) and not cluster.devices.get(node):
@@ -75,7 +76,7 @@ def _reports_with(cluster: Cluster, id: str) -> Iterator[tuple[str, NVLinkNode, 
     """Node, its report, and what its condition says: the cause, and the next step."""
     for node in _with_obstacle(cluster, id):
         report = cluster.nvlink_nodes[node]
-        condition = condition_of(report.status.conditions, READY)
+        condition = find_condition(report.status.conditions, READY)
         message = condition.message if condition and condition.status == "False" else ""
         yield node, report, *cause_and_step(message, "")
 
@@ -132,8 +133,16 @@ def fabric_broken(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _gpus(report: NVLinkNode) -> str:
-    bad = [gpu for gpu in report.status.gpus if gpu.state not in (FabricState.OK, FabricState.NONE)]
-    return "; ".join(f"GPU {gpu.index} is {gpu.state}" + (f": {gpu.reason}" if gpu.reason else "") for gpu in bad)
+    """Those with the same state and reason together."""
+    groups: dict[str, list[str]] = {}
+    for gpu in report.status.gpus:
+        if gpu.state not in (FabricState.OK, FabricState.NONE):
+            what = f"{gpu.state}: {gpu.reason}" if gpu.reason else str(gpu.state)
+            groups.setdefault(what, []).append(str(gpu.index))
+    return "; ".join(
+        f"GPU {numbers[0]} is {what}" if len(numbers) == 1 else f"GPUs {', '.join(numbers)} are {what}"
+        for what, numbers in groups.items()
+    )
 
 
 @rule(
@@ -165,7 +174,7 @@ def not_a_member(cluster: Cluster) -> Iterator[Problem]:
     for node in _with_obstacle(cluster, "IMEX305"):
         name = cluster.partition_of(node)
         partition, member = cluster.members.get(node, (cluster.partitions.get(name), None))
-        condition = condition_of(partition.status.conditions, NODES_ADMITTED) if partition else None
+        condition = find_condition(partition.status.conditions, NODES_ADMITTED) if partition else None
         evidence = condition.message if condition and condition.status == "False" else ""
         if member is None:
             message = f"{node} is not a member of NVLink partition {name}"

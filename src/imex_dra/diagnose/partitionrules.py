@@ -11,10 +11,11 @@ from imex_dra.api.nvlinkpartition import (
     VERSION_SKEW,
     NVLinkPartition,
 )
-from imex_dra.diagnose.cluster import Cluster, condition_of
+from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.noderules import obstacle
 from imex_dra.diagnose.rule import Link, Problem, about, about_node, rule
 from imex_dra.diagnose.sentences import cause_and_step
+from imex_dra.kube.conditions import find_condition
 from imex_dra.lint.findings import Severity
 
 
@@ -23,7 +24,7 @@ def _partitions_with(
 ) -> Iterator[tuple[NVLinkPartition, str, str, tuple[str, ...]]]:
     """Partition, the cause and next step that its condition names, and its members."""
     for partition in cluster.partitions.values():
-        condition = condition_of(partition.status.conditions, type)
+        condition = find_condition(partition.status.conditions, type)
         if condition and condition.status == status:
             members = tuple(member.node for member in partition.status.members)
             yield partition, *cause_and_step(condition.message, ""), members

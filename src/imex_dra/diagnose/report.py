@@ -69,7 +69,10 @@ def _partition_lines(overview: Overview) -> Lines:
         line(
             (f"{partition.rack:<{columns}}  ", "name"),
             (_free(partition), "count" if partition.free_nodes else "warn"),
-            (f"  {partition.channels} channels in use  {partition.name}", "dim"),
+            (
+                f"  {partition.channels} channel{'' if partition.channels == 1 else 's'} in use  {partition.name}",
+                "dim",
+            ),
         )
         for partition in overview.partitions
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from imex_dra.api import nodereasons
-from imex_dra.api.names import IMEX_PORTS
+from imex_dra.api.names import IMEX_DIRECTORY, IMEX_PORTS
 from imex_dra.hardware.host import read_text, resolve_in_root
 from imex_dra.hardware.ports import find_port_holder
 
@@ -72,6 +72,16 @@ def imex_problem(host: Path, driver_root: str, driver_version: str, own_director
     holder = find_port_holder(host / "proc", IMEX_PORTS, [process.pid for process in own])
     if holder is not None:
         return nodereasons.port_taken(port=holder.port, pid=holder.pid, program=holder.program)
+    return ""
+
+
+def host_imex_problem(host: Path, driver_root: str) -> str:
+    """The same, if the host manages nvidia-imex."""
+    root = resolve_in_root(host, driver_root)
+    if not any(resolve_in_root(root, f"{path}/{_IMEX_CTL}").is_file() for path in _PROGRAM_DIRECTORIES):
+        return nodereasons.host_ctl_missing(driver_root=driver_root)
+    if not any(imex_processes(host / "proc", Path(IMEX_DIRECTORY))):
+        return nodereasons.host_imex_not_running()
     return ""
 
 

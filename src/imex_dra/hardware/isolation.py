@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from imex_dra.api.names import CDI_VENDOR, CHANNEL_DEVICE_DIRECTORY
 from imex_dra.api.nvlinknode import Isolation, IsolationState
+from imex_dra.api.reasons import listed
 from imex_dra.hardware.host import read_text, resolve_in_root
 
 _TOOLKITS = {
@@ -46,8 +47,10 @@ class _ToolkitConfig(Struct, frozen=True):
     features: _Features = _Features()
 
 
-def detect_isolation(root: Path) -> Isolation:
+def detect_isolation(root: Path, *, host_managed: bool = False) -> Isolation:
+    """`host_managed`: the host runs nvidia-imex. What else it does with channels is then its own decision, too."""
     reasons = [*_toolkit_reasons(root), *_cdi_reasons(root), *_device_node_reasons(root)]
+    reasons += _host_channel_reasons(root) if host_managed else ()
     return Isolation(IsolationState.OPEN, "; ".join(reasons)) if reasons else Isolation(IsolationState.ENFORCED)
 
 
@@ -97,6 +100,17 @@ def _device_node_reasons(root: Path) -> Iterator[str]:
     for path in sorted(resolve_in_root(root, CHANNEL_DEVICE_DIRECTORY).glob("channel*")):
         if path.name != "channel0" and _mode(path) & stat.S_IWOTH:
             yield f"{CHANNEL_DEVICE_DIRECTORY}/{path.name} exists on the host and is world-writable: remove it"
+
+
+def _host_channel_reasons(root: Path) -> Iterator[str]:
+    """A workload manager on the host that gives out channels creates their nodes, with a mode of its choice."""
+    found = sorted(resolve_in_root(root, CHANNEL_DEVICE_DIRECTORY).glob("channel*"))
+    names = [path.name for path in found if path.name != "channel0" and not _mode(path) & stat.S_IWOTH]
+    if names:
+        yield (
+            f"{CHANNEL_DEVICE_DIRECTORY} of the host has {listed(names)}: what created them uses channels that"
+            " this driver assigns too; let it use channel 0 only"
+        )
 
 
 def _mode(path: Path) -> int:

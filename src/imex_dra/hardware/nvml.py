@@ -20,7 +20,7 @@ from imex_dra.base.waiting import wait_or_cancel
 from imex_dra.cdi.spec import ContainerEdits
 from imex_dra.hardware.capability import ensure_capability_node
 from imex_dra.hardware.channelnodes import ChannelNodes
-from imex_dra.hardware.driverroot import NVML, find_driver_root, find_library, imex_problem
+from imex_dra.hardware.driverroot import NVML, find_driver_root, find_library, host_imex_problem, imex_problem
 from imex_dra.hardware.host import channel_major, read_kernel
 from imex_dra.hardware.isolation import detect_isolation
 from imex_dra.hardware.protocol import Reading
@@ -43,7 +43,8 @@ _HUNG = NvmlUnavailable(
 
 class NvmlHardware:
     """`root` is where the host's root directory is mounted. `driver_root` is a path on the host; if it is empty,
-    it is found at each reading, because the driver may be installed later, or be replaced.
+    it is found at each reading, because the driver may be installed later, or be replaced. `host_managed`: the
+    host runs nvidia-imex.
     """
 
     period = 10.0  # each reading starts a process
@@ -54,17 +55,20 @@ class NvmlHardware:
         *,
         driver_root: str = "",
         imex_directory: Path = Path(IMEX_DIRECTORY),
+        host_managed: bool = False,
         timeout: float = TIMEOUT,
     ) -> None:
         self.root = root
         self._driver_root = driver_root
         self._imex_directory = imex_directory
+        self._host_managed = host_managed
         self.timeout = timeout
         self._nodes = ChannelNodes(root)
         self._hung_probe: asyncio.subprocess.Process | None = None
 
     async def read(self) -> Reading:
-        kernel, isolation = await asyncio.to_thread(lambda: (read_kernel(self.root), detect_isolation(self.root)))
+        kernel = await asyncio.to_thread(read_kernel, self.root)
+        isolation = await asyncio.to_thread(detect_isolation, self.root, host_managed=self._host_managed)
         reading = evaluate(Report(await self._query_nvml(kernel), kernel, isolation))
         if reading.fabric.state is not FabricState.OK:
             return reading
@@ -73,6 +77,8 @@ class NvmlHardware:
         return await asyncio.to_thread(self._with_driver_root, reading)
 
     def _with_driver_root(self, reading: Reading) -> Reading:
+        if self._host_managed:  # nothing is created: the host has what its nvidia-imex needs
+            return structs.replace(reading, imex_problem=host_imex_problem(self.root, self._driver_root or "/"))
         driver_root = find_driver_root(self.root, self._driver_root)
         problem = imex_problem(self.root, driver_root, reading.driver_version, self._imex_directory)
         capability = ensure_capability_node(self.root)

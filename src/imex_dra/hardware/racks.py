@@ -21,8 +21,8 @@ def rack_nodes(product: str) -> int:
     return next((nodes for name, nodes in _RACK_NODES.items() if product.startswith(name)), _OTHER_RACK_NODES)
 
 
-def index_count(product: str, *, reporting: int) -> int:
+def index_count(product: str, *, reporting: int, listed: int = 0) -> int:
     """Of a partition that is created now. A machine of an unknown type may have more nodes, which report
-    already.
+    already, or which the node lists of its hosts contain.
     """
-    return min(max(rack_nodes(product), reporting) + SPARE_INDEXES, MAX_NODES)
+    return min(max(rack_nodes(product) + SPARE_INDEXES, reporting + SPARE_INDEXES, listed), MAX_NODES)

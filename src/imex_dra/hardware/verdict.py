@@ -186,6 +186,12 @@ def _require_channels(verdict: FabricVerdict, kernel: KernelInfo) -> FabricVerdi
             FabricState.BROKEN,
             "the GPU driver was loaded with NVreg_ImexChannelCount=0, which disables IMEX channels",
         )
+    if kernel.channel_count == 1:
+        return FabricVerdict(
+            FabricState.BROKEN,
+            "the GPU driver was loaded with NVreg_ImexChannelCount=1, and its only channel, 0, is never assigned:"
+            " load it with more, as a rule 2048",
+        )
     if kernel.channel_count is None or kernel.channel_major is None:
         return FabricVerdict(
             FabricState.BROKEN, f"the GPU driver is too old for IMEX channels: it has no {CHANNEL_DEVICE_CLASS}"

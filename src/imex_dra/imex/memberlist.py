@@ -27,6 +27,8 @@ class MemberList(Struct, frozen=True):
     """Indexes of other members whose processes may have imported memory of this node. Not one that has never been
     Ready, and not one that is Suspended: nothing waits for it any more.
     """
+    boot_ids: dict[int, str] = {}
+    """Of the members that have reported one, by index."""
 
 
 class Leave(NamedTuple):
@@ -55,5 +57,6 @@ def member_list_of(partition: NVLinkPartition, node: str) -> MemberList | None:
         addresses={member.index: member.address for member in members},
         own_index=own.index,
         own_address=own.address,
+        boot_ids={member.index: member.boot_id for member in members if member.boot_id},
         possible_importers=tuple(m.index for m in members if m is not own and m.state not in _NO_IMPORTERS),
     )

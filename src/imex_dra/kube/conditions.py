@@ -1,5 +1,6 @@
 """Conditions of API objects: lastTransitionTime changes only together with the status."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from imex_dra.api.meta import Condition
@@ -36,5 +37,5 @@ def with_condition(
     return tuple(new if condition is old else condition for condition in conditions)
 
 
-def find_condition(conditions: tuple[Condition, ...], type_: str) -> Condition | None:
+def find_condition(conditions: Iterable[Condition], type_: str) -> Condition | None:
     return next((condition for condition in conditions if condition.type == type_), None)

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from imex_dra.lint.documents import read_source
 from imex_dra.lint.findings import Finding
@@ -17,6 +17,7 @@ from imex_dra.lint.isolationrules import legacy_channel, mounted_channels
 from imex_dra.lint.manifests import Domain, Manifests, load
 from imex_dra.lint.placementrules import may_spread
 from imex_dra.lint.pods import Claim, Pods
+from imex_dra.lint.report import plain
 from imex_dra.lint.rules import lint
 from imex_dra.lint.values import Value
 from imex_dra.migrate.editor import Editor
@@ -57,6 +58,15 @@ class Migration:
     @property
     def changed(self) -> list[str]:
         return [name for name, text in self.after.items() if text != self.before[name]]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON and YAML. Of `files` those that are changed, with their text."""
+        return {
+            "changes": [change._asdict() for change in self.changes],
+            "byHand": [change._asdict() for change in self.by_hand],
+            "findings": plain(self.findings)["findings"],
+            "files": {name: self.after[name] for name in self.changed},
+        }
 
     def diff(self) -> Iterator[str]:
         for name in self.changed:

@@ -1,6 +1,6 @@
 """Exact edits of YAML text, at the positions of its nodes.
 
-No document is ever written anew: an edit removes or inserts characters, so that everything else keeps its bytes. A
+No document is serialized again: an edit removes or inserts characters, so that everything else keeps its bytes. A
 place that cannot be edited so raises `NotEditable`. Edits are collected, and applied together by `edited`.
 """
 

@@ -5,19 +5,23 @@ The daemon uses the network of the host, so this address stays the same when a d
 """
 
 import asyncio
+from collections.abc import Callable
 from ipaddress import ip_address
 
 import structlog
 
 from imex_dra.api import nodereasons
 from imex_dra.api.meta import Key
+from imex_dra.api.reasons import Explanation
 from imex_dra.api.views import NODES, Node
 from imex_dra.base.errors import ImexError
+from imex_dra.kube.backoff import jittered
 from imex_dra.kube.client import Client
 
 log = structlog.get_logger()
 
 FAMILIES = {"ipv4": 4, "ipv6": 6}
+_KINDS = {"ipv4": "IPv4 address", "ipv6": "IPv6 address"}
 _PERIOD = 5.0
 
 
@@ -33,8 +37,15 @@ def internal_address(node: Node, family: str = "") -> str:
     return ""
 
 
-async def find_address(client: Client, name: str, family: str = "", *, period: float = _PERIOD) -> str:
-    """Waits until the Node has one: a cloud provider may set it late."""
+async def find_address(
+    client: Client,
+    name: str,
+    family: str = "",
+    *,
+    problem: Callable[[Explanation], None],
+    period: float = _PERIOD,
+) -> str:
+    """Waits until the Node has one: a cloud provider may set it late. `problem` is told why it waits."""
     while True:
         try:
             found = internal_address(await client.get(NODES, Key("", name)), family)
@@ -44,5 +55,7 @@ async def find_address(client: Client, name: str, family: str = "", *, period: f
             if found:
                 log.info("the IMEX daemon listens on an address of the Node", address=found)
                 return found
-            log.warning(nodereasons.no_address(node=name, family=family), retry_in=period)
-        await asyncio.sleep(period)
+            missing = nodereasons.no_address(node=name, kind=_KINDS.get(family, "IP address"))
+            log.warning(missing.message(), retry_in=period)
+            problem(missing)
+        await asyncio.sleep(jittered(period))

@@ -27,8 +27,12 @@ from imex_dra.api.nodereasons import (
     daemon_not_ready,
     fabric_broken,
     fabric_pending,
+    host_index_unknown,
     index_differs,
+    node_list_owner,
+    node_lists_differ,
     node_not_listed,
+    peers_unknown,
     peers_unreachable,
 )
 from imex_dra.api.nvlinknode import FabricState, ImexState
@@ -69,6 +73,12 @@ class Snapshot(Struct, frozen=True):
     """The NVLinkPartition that the watch delivered last. Read `partition`, which is never another node's."""
     foreign_claims: tuple[str, ...] = ()
     """Live claims that were prepared while the node belonged to another partition."""
+    address: str = ""
+    """On which the IMEX daemon is to listen, if it was found and not given."""
+    address_problem: Explanation | None = None
+    """Why it was not found so far."""
+    host_managed: bool = False
+    """Whether the host manages nvidia-imex."""
     is_publisher: bool = False
     """Whether this process publishes for the node; during an update two node programs run."""
     max_claims: int = MAX_CLAIMS
@@ -84,8 +94,14 @@ class Snapshot(Struct, frozen=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the hardware was read, and the state of nvidia-imex was found, at least once."""
-        return self.reading != Reading() and self.daemon != DaemonState()
+        """Whether the hardware was read, the state of nvidia-imex was found, and the address was looked for."""
+        is_addressed = bool(self.listening_address or self.address_problem)
+        return self.reading != Reading() and self.daemon != DaemonState() and is_addressed
+
+    @property
+    def listening_address(self) -> str:
+        """Of the process that binds it, if that is in the network of pods."""
+        return self.daemon.address or self.address
 
     @property
     def partition(self) -> NVLinkPartition | None:
@@ -162,7 +178,9 @@ def node_obstacle(snapshot: Snapshot) -> Obstacle | None:
         # Members may have left while it was Suspended, without its daemon knowing: a channel that was reused since
         # must not be opened here before the daemon has the current list (`controller.liveness`).
         return Obstacle(suspended(node=node, partition=snapshot.partition_id))
-    obstacle = _daemon_obstacle(snapshot, member) if member else _membership_obstacle(snapshot)
+    obstacle = _node_list_obstacle(snapshot) or (
+        _daemon_obstacle(snapshot, member) if member else _membership_obstacle(snapshot)
+    )
     return obstacle or _other_driver_obstacle(snapshot)
 
 
@@ -215,9 +233,12 @@ def peers_obstacle(snapshot: Snapshot, domain: ComputeDomain | None) -> Obstacle
     name = str(key_of(domain)) if domain else "of the claim"
     if not is_current:
         return Obstacle(node_not_listed(domain=name, node=snapshot.node, partition=snapshot.partition_id))
-    missing = listed - {snapshot.node} - (snapshot.connected_members or frozenset())
+    connected = snapshot.connected_members
+    missing = listed - {snapshot.node} - (connected or frozenset())
     if not missing:
         return None
+    if connected is None:
+        return Obstacle(peers_unknown(domain=name, node=snapshot.node))
     return Obstacle(peers_unreachable(domain=name, node=snapshot.node, peers=sorted(missing)))
 
 
@@ -270,6 +291,8 @@ def with_controllers_cause(
 
 def _membership_obstacle(snapshot: Snapshot) -> Obstacle:
     node, partition = snapshot.node, snapshot.partition_id
+    if snapshot.address_problem is not None and not snapshot.listening_address:
+        return Obstacle(snapshot.address_problem)
     if snapshot.foreign_claims:
         return Obstacle(drain_first(node=node, partition=partition, holders=snapshot.foreign_claims))
     if snapshot.partition is None:
@@ -277,11 +300,30 @@ def _membership_obstacle(snapshot: Snapshot) -> Obstacle:
     return Obstacle(not_a_member(node=node, partition=partition))
 
 
+def _node_list_obstacle(snapshot: Snapshot) -> Obstacle | None:
+    """If hosts manage the IMEX daemons: what keeps the membership of this one from being verified."""
+    daemon, node, partition = snapshot.daemon, snapshot.node, snapshot.partition
+    host_list = daemon.host_list
+    if host_list is not None and daemon.state is not ImexState.READY:
+        return _daemon_not_ready(snapshot)
+    if host_list is not None and daemon.index < 0:
+        return Obstacle(host_index_unknown(node=node))
+    digest = host_list.digest if host_list else ""
+    if partition is None or not partition.status.members or digest == partition.status.node_list_digest:
+        return None
+    owner = node_list_owner(is_host_managed=host_list is not None)
+    return Obstacle(node_lists_differ(node=node, partition=snapshot.partition_id, owner=owner))
+
+
+def _daemon_not_ready(snapshot: Snapshot) -> Obstacle:
+    problem = snapshot.reading.imex_problem or snapshot.daemon.problem
+    return Obstacle(daemon_not_ready(node=snapshot.node, state=snapshot.daemon.state, problem=problem))
+
+
 def _daemon_obstacle(snapshot: Snapshot, member: Member) -> Obstacle | None:
     daemon, node, partition = snapshot.daemon, snapshot.node, snapshot.partition_id
     if daemon.state is not ImexState.READY:
-        problem = snapshot.reading.imex_problem or daemon.problem
-        return Obstacle(daemon_not_ready(node=node, state=daemon.state, problem=problem))
+        return _daemon_not_ready(snapshot)
     if (daemon.partition, daemon.index) != (partition, member.index):
         running, assigned, problem = daemon.index, member.index, daemon.problem
         return Obstacle(

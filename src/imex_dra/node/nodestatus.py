@@ -15,6 +15,7 @@ from imex_dra.api.nvlinknode import (
     FabricState,
     GpuFabric,
     HeldChannel,
+    HostNodeList,
     ImexState,
     Isolation,
     NVLinkNodeStatus,
@@ -33,7 +34,6 @@ F = TypeVar("F", Fabric, GpuFabric, Isolation)
 
 def node_status(
     snapshot: Snapshot,
-    address: str,
     checkpoint: Checkpoint | DiskError,
     last: NVLinkNodeStatus,
     now: datetime,
@@ -53,7 +53,8 @@ def node_status(
     status = NVLinkNodeStatus(
         fabric=_cut(snapshot.reading.fabric),
         partition=snapshot.partition_id,
-        address=address,
+        # A program that has just started may not know it yet.
+        address=snapshot.listening_address or last.address,
         index=daemon.index,
         imex_state=snapshot.daemon.state,
         imex_started_at=_imex_started_at(snapshot, last),
@@ -69,6 +70,7 @@ def node_status(
         acknowledged_epoch=acknowledged,
         held_channels=_held_channels(snapshot, checkpoint, acknowledged, last),
         isolation=_cut(snapshot.reading.isolation),
+        host_node_list=_host_node_list(snapshot, last),
         unreachable=unreachable,
         prepared_claims=_prepared_claims(snapshot, checkpoint, last),
         conditions=_conditions(snapshot, readiness, unreachable, last.conditions, now),
@@ -134,6 +136,13 @@ def _imex_partition(snapshot: Snapshot, last: NVLinkNodeStatus) -> str:
     """Without its supervisor, nvidia-imex may still be running."""
     unknown = bool(snapshot.daemon.problem) and not snapshot.daemon.partition
     return last.imex_partition if unknown else snapshot.daemon.partition
+
+
+def _host_node_list(snapshot: Snapshot, last: NVLinkNodeStatus) -> HostNodeList | None:
+    """Also before the first query: without it, the daemon would count as one of this driver."""
+    if not snapshot.host_managed:
+        return None
+    return snapshot.daemon.host_list or last.host_node_list or HostNodeList()
 
 
 def _imex_started_at(snapshot: Snapshot, last: NVLinkNodeStatus) -> str:

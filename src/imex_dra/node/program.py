@@ -15,11 +15,13 @@ from typing import Any
 
 import structlog
 
+from imex_dra.api import nodereasons
 from imex_dra.api.names import DRIVER
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import OtherDriver
 from imex_dra.base.telemetry import Telemetry
 from imex_dra.cdi.directory import Directory
+from imex_dra.daemon.hostdaemon import HostConfig
 from imex_dra.daemon.supervisor import Supervisor
 from imex_dra.dra.plugin import Registration, Sockets, registration_problem, serving, sockets
 from imex_dra.hardware.protocol import Hardware, Reading
@@ -35,7 +37,7 @@ from imex_dra.node.otherdriver import check_before_registration, withdraw
 from imex_dra.node.prepare import DEADLINE, ClaimPreparer
 from imex_dra.node.prepared import PreparedClaims
 from imex_dra.node.report import NodeReporter
-from imex_dra.node.state import NodeState, follow_daemon, follow_hardware, follow_partition
+from imex_dra.node.state import NodeState, follow_daemon, follow_hardware, follow_host_daemon, follow_partition
 from imex_dra.node.sweep import KUBELET_CHECKPOINT, follow_driver, sweep_forever
 from imex_dra.node.telemetry import MeasuredDriver, node_samples
 
@@ -52,11 +54,13 @@ async def run(
     node: str,
     address: str = "",
     address_family: str = "",
+    pod_network: bool = False,
     kubelet: Path,
     cdi: Path,
     imex_directory: Path,
     ctl: ImexCtl,
     imex_tls: bool = False,
+    host_imex: HostConfig | None = None,
     prepare_deadline: float = DEADLINE,
     max_claims: int = MAX_CLAIMS,
     publish_after: float = PUBLISH_AFTER,
@@ -65,7 +69,7 @@ async def run(
 ) -> None:
     telemetry = telemetry or Telemetry()
     state, clock = NodeState(node), Clock()
-    state.update(max_claims=max_claims)
+    state.update(max_claims=max_claims, host_managed=host_imex is not None)
     plugin = kubelet / "plugins" / DRIVER
     prepared = PreparedClaims(node, CheckpointFile(plugin / "imex-dra.json"), Directory(cdi), hardware)
     preparer = ClaimPreparer(client, state, prepared, clock, deadline=prepare_deadline)
@@ -80,16 +84,28 @@ async def run(
         ):
             group.create_task(follow_hardware(hardware, state))
             group.create_task(follow_partition(client, state))
-            group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state, tls=imex_tls))
+            if host_imex is not None:
+                group.create_task(follow_host_daemon(host_imex, ctl, clock, state))
+            else:
+                group.create_task(follow_daemon(Supervisor(imex_directory), ctl, clock, state, tls=imex_tls))
             group.create_task(follow_lasting_facts(state, clock))
             group.create_task(follow_driver(state, prepared))
             publisher = DevicePublisher(client, state, clock, publish_after=publish_after)
 
-            async def report() -> None:
-                listening = address or await find_address(client, node, address_family)
-                await NodeReporter(client, state, prepared, clock, address=listening).run()
+            reporter = NodeReporter(client, state, prepared, clock)
 
-            group.create_task(_publish(state, plugin / "publisher.lock", report, publisher.run))
+            async def follow_address() -> None:
+                if pod_network:
+                    # The daemon pod says it, each one another: `Snapshot.listening_address`.
+                    state.update(address_problem=nodereasons.no_pod_address(node=node))
+                    return
+                found = address or await find_address(
+                    client, node, address_family, problem=lambda missing: state.update(address_problem=missing)
+                )
+                state.update(address=found, address_problem=None)
+
+            group.create_task(follow_address())
+            group.create_task(_publish(state, plugin / "publisher.lock", reporter.run, publisher.run))
             checkpoint = kubelet / KUBELET_CHECKPOINT
             group.create_task(sweep_forever(client, state, prepared, checkpoint, period=sweep_period))
     except* OtherDriver as found:

@@ -50,9 +50,7 @@ class Report(NamedTuple):
     """Why the report says nothing new about claims and channels."""
 
 
-def make_report(
-    prepared: PreparedClaims, snapshot: Snapshot, address: str, last: NVLinkNodeStatus, now: datetime
-) -> Report:
+def make_report(prepared: PreparedClaims, snapshot: Snapshot, last: NVLinkNodeStatus, now: datetime) -> Report:
     """Acknowledges the epoch that the snapshot shows, and reports. Blocks on the disk: call it in a thread.
 
     Fence and report use one snapshot and one checkpoint: the acknowledged epoch and the held channels must match.
@@ -60,10 +58,10 @@ def make_report(
     try:
         checkpoint = acknowledge(prepared, snapshot)
     except DiskError as error:
-        return Report(node_status(snapshot, address, error, last, now), snapshot.foreign_claims, error)
+        return Report(node_status(snapshot, error, last, now), snapshot.foreign_claims, error)
     foreign = foreign_claims(checkpoint, snapshot.reading.boot_id, snapshot.partition_id)
     snapshot = structs.replace(snapshot, foreign_claims=foreign)
-    return Report(node_status(snapshot, address, checkpoint, last, now), foreign)
+    return Report(node_status(snapshot, checkpoint, last, now), foreign)
 
 
 def acknowledge(prepared: PreparedClaims, snapshot: Snapshot) -> Checkpoint:
@@ -97,7 +95,6 @@ class NodeReporter:
         prepared: PreparedClaims,
         clock: Clock,
         *,
-        address: str,
         start_limit: float = _START_LIMIT,
         period: float = _PERIOD,
     ) -> None:
@@ -105,7 +102,6 @@ class NodeReporter:
         self._state = state
         self._prepared = prepared
         self._clock = clock
-        self._address = address
         self._start_limit = start_limit
         self._period = period
         self._backoff = Backoff(0.2, 10.0)
@@ -155,9 +151,7 @@ class NodeReporter:
         self._written = self._reported = None
         self._restore_partition_id(live)
         snapshot = self._state.snapshot
-        report = await asyncio.to_thread(
-            make_report, self._prepared, snapshot, self._address, live.status, self._clock.now()
-        )
+        report = await asyncio.to_thread(make_report, self._prepared, snapshot, live.status, self._clock.now())
         self._state.update(foreign_claims=report.foreign_claims)
         self._written = await patch_changes(
             self._client, NVLINK_NODES, live, structs.replace(live, status=report.status), subresource="status"

@@ -11,6 +11,7 @@ from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS, NVLinkPartition
 from imex_dra.base.clock import Clock
+from imex_dra.daemon.hostdaemon import HostConfig, HostDaemon
 from imex_dra.daemon.manager import DaemonManager
 from imex_dra.daemon.supervisor import Supervisor
 from imex_dra.hardware.protocol import Hardware
@@ -48,9 +49,14 @@ class NodeState:
 
 
 async def follow_hardware(hardware: Hardware, state: NodeState) -> NoReturn:
+    """On a node with a fabric and without the daemon pod the last reading stays. The GPU Operator removes that pod
+    before it unloads the GPU driver, which a reading would use; and before the pod is back, no claim is served.
+    """
     while True:
         try:
-            state.update(reading=await hardware.read())
+            has_fabric = state.snapshot.reading.fabric.state is FabricState.OK
+            if state.snapshot.daemon.is_supervised or not has_fabric:
+                state.update(reading=await hardware.read())
         except OSError as error:
             # Files of the host may fail, or vanish in the middle of an update of the GPU driver. The next reading
             # says what is true; until then the last one counts.
@@ -92,6 +98,18 @@ async def follow_daemon(
                 may_write=snapshot.is_publisher,
                 driver_root=snapshot.reading.driver_root,
             )
+            await changed.wait()
+
+
+async def follow_host_daemon(config: HostConfig, ctl: ImexCtl, clock: Clock, state: NodeState) -> NoReturn:
+    """Observes the nvidia-imex that the host manages, and keeps its state in the snapshot."""
+    daemon = HostDaemon(config, ctl, lambda daemon: state.update(daemon=daemon), clock=clock)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(daemon.run())
+        while True:
+            changed, snapshot = state.changed, state.snapshot
+            member_list = member_list_of(snapshot.partition, snapshot.node) if snapshot.partition else None
+            daemon.expect(snapshot.partition_id, member_list)
             await changed.wait()
 
 

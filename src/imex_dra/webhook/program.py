@@ -23,7 +23,7 @@ PLACE = "/place"
 PLACE_ALL = "/place-all"
 """For pods of namespaces with the label."""
 _MAX_BODY = 8 * 1024 * 1024
-"""Bytes. An object has at most 1.5 MB in etcd, and a review contains it as JSON, for an update twice."""
+"""Bytes. An object has at most 1.5 MB in etcd; a review has it as JSON, which can be longer."""
 _RELOAD_PERIOD = 10.0
 
 
@@ -78,7 +78,7 @@ async def run(
         namespace=lambda domain: [domain.metadata.namespace], uid=lambda domain: [domain.metadata.uid]
     )
     partitions: Store[NVLinkPartition] = Store()
-    reviewer = Reviewer(client, domains, partitions)
+    reviewer = Reviewer(client, domains, partitions, telemetry.metrics)
     reflectors = Reflector(client, COMPUTE_DOMAINS, domains), Reflector(client, NVLINK_PARTITIONS, partitions)
 
     async def certificate_problem() -> str:
@@ -89,7 +89,7 @@ async def run(
 
     server = server or HttpServer({}, max_body=_MAX_BODY)
     server.routes = {
-        ("POST", PATH): reviewer.answer,
+        ("POST", PATH): reviewer.validating(),
         ("POST", PLACE): reviewer.placing(by_namespace=False),
         ("POST", PLACE_ALL): reviewer.placing(by_namespace=True),
     }

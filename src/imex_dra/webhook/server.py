@@ -4,7 +4,7 @@ an object is rejected for it, because watches lag.
 
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
@@ -12,10 +12,13 @@ from msgspec import Struct
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain
 from imex_dra.api.meta import Key
+from imex_dra.api.metrics import REVIEWS, ReviewResult
 from imex_dra.api.nvlinkpartition import NVLinkPartition
 from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES, ResourceClaimTemplate
+from imex_dra.base.clock import Clock
 from imex_dra.base.errors import NotFound
-from imex_dra.base.httpserver import Response
+from imex_dra.base.httpserver import Handler, Response
+from imex_dra.base.metrics import Metrics
 from imex_dra.kube.client import Client
 from imex_dra.kube.decoding import decode
 from imex_dra.kube.store import Store
@@ -46,35 +49,61 @@ class AdmissionReview(Struct, rename="camel"):
 _reviews = msgspec.json.Decoder(AdmissionReview)
 
 
+class _Answer(NamedTuple):
+    result: ReviewResult
+    response: Response
+
+
 class Reviewer:
-    def __init__(self, client: Client, domains: Store[ComputeDomain], partitions: Store[NVLinkPartition]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        domains: Store[ComputeDomain],
+        partitions: Store[NVLinkPartition],
+        metrics: Metrics | None = None,
+        clock: Clock | None = None,
+    ) -> None:
         """`domains` has the indexes `namespace` and `uid`."""
         self._client = client
         self._domains = domains
         self._partitions = partitions
+        self._metrics = metrics or Metrics()
+        self._clock = clock or Clock()
 
-    async def answer(self, body: bytes) -> Response:
-        try:
-            request = _decoded(body).request
-        except ValueError as error:
-            return _malformed(error)
-        verdict = await self._judge(request)
-        if verdict != Verdict():
-            log.info("reviewed", namespace=request.namespace, **verdict._asdict())
-        return _reply(_response(request.uid, verdict))
+    def validating(self) -> Handler:
+        """Answers reviews of all objects with what is wrong with them."""
 
-    def placing(self, *, by_namespace: bool) -> Callable[[bytes], Awaitable[Response]]:
+        async def answer(request: ReviewRequest) -> _Answer:
+            verdict = await self._judge(request)
+            if verdict != Verdict():
+                log.info("reviewed", namespace=request.namespace, **verdict._asdict())
+            return _Answer(_result(verdict), _reply(_response(request.uid, verdict)))
+
+        return self._measured(answer)
+
+    def placing(self, *, by_namespace: bool) -> Handler:
         """Answers reviews of pods with what keeps them in one NVLink partition."""
 
-        async def answer(body: bytes) -> Response:
-            try:
-                request = _decoded(body).request
-            except ValueError as error:
-                return _malformed(error)
+        async def answer(request: ReviewRequest) -> _Answer:
             patch = self._placement(request, by_namespace)
-            return _reply(_response(request.uid, Verdict()), patch)
+            result = ReviewResult.PLACED if patch else ReviewResult.ADMITTED
+            return _Answer(result, _reply(_response(request.uid, Verdict()), patch))
 
-        return answer
+        return self._measured(answer)
+
+    def _measured(self, answer: Callable[[ReviewRequest], Awaitable[_Answer]]) -> Handler:
+        async def answer_body(body: bytes) -> Response:
+            # Unless something else is known at the end: also a review that is cancelled has failed.
+            start, result = self._clock.monotonic(), ReviewResult.FAILED
+            try:
+                result, response = await answer(_decoded(body).request)
+            except _Malformed as error:
+                result, response = ReviewResult.MALFORMED, Response(400, f"{error}\n".encode())
+            finally:
+                self._metrics.observe(REVIEWS, self._clock.monotonic() - start, result)
+            return response
+
+        return answer_body
 
     def _placement(self, request: ReviewRequest, by_namespace: bool) -> list[dict[str, Any]]:
         if request.object is None or request.operation != "CREATE":
@@ -134,15 +163,24 @@ class Reviewer:
             return None
 
 
+class _Malformed(ValueError):
+    pass
+
+
 def _decoded(body: bytes) -> AdmissionReview:
-    found = decode(_reviews, body)
+    try:
+        found = decode(_reviews, body)
+    except ValueError as error:
+        raise _Malformed(f"malformed AdmissionReview: {error}") from error
     if found.api_version != _API_VERSION:
-        raise ValueError(f"its apiVersion is not {_API_VERSION}")
+        raise _Malformed(f"malformed AdmissionReview: its apiVersion is not {_API_VERSION}")
     return found
 
 
-def _malformed(error: ValueError) -> Response:
-    return Response(400, f"malformed AdmissionReview: {error}\n".encode())
+def _result(verdict: Verdict) -> ReviewResult:
+    if verdict.rejections:
+        return ReviewResult.REJECTED
+    return ReviewResult.WARNED if verdict.warnings else ReviewResult.ADMITTED
 
 
 def _reply(response: dict[str, Any], patch: list[dict[str, Any]] | None = None) -> Response:
