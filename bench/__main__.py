@@ -11,7 +11,7 @@ from bench.catalog import Benchmark, catalog, choose
 from bench.line import Line, Verdict
 from bench.machine import this_machine
 from imex_dra.base.errors import Misconfigured
-from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.progress import Progress
 
 
 @click.command()

@@ -19,7 +19,7 @@ from imex_dra.api.views import PODS, Pod
 from imex_dra.kube.client import EVERYTHING, Client
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.progress import Progress
 
 CACHED = 20_000
 BUDGET_MB = 60

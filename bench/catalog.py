@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import bench
 from bench.line import Line
 from imex_dra.base.errors import Misconfigured
-from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.progress import Progress
 
 Benchmark = Callable[[Progress], Iterator[Line]]
 

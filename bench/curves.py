@@ -18,7 +18,7 @@ WRITES = "API writes of the controller for a daemon restart"
 
 CURVES = {
     "start": ("Start to the first correct status of all ComputeDomains", START),
-    "lag": ("Change of a node to ComputeDomain status, 99th percentile", LAG),
+    "lag": ("Change of a node to ComputeDomain status, 99th percentile (18 nodes: 9 changes/s, others: 50)", LAG),
     "memory": ("Resident memory of the controller", MEMORY),
     "writes": ("API writes of the controller for one daemon restart", WRITES),
 }

@@ -19,8 +19,8 @@ from imex_dra.api.meta import Key
 from imex_dra.api.views import PODS
 from imex_dra.kube.client import APPLY_PATCH, Client, Selection
 from imex_sandbox.kubernetes import images
-from imex_sandbox.kubernetes.build import Progress
 from imex_sandbox.kubernetes.machine import NamespacedProcess
+from imex_sandbox.kubernetes.progress import Progress
 from imex_sandbox.process import Process
 from tests.driver.cluster import DriverCluster, running_cluster
 from tests.driver.namespace import Namespace

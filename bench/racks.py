@@ -14,8 +14,8 @@ from bench.line import Line, line
 from imex_dra.api.views import PODS
 from imex_dra.kube.client import Client, Selection
 from imex_sandbox.cluster.handle import Cluster, running
-from imex_sandbox.kubernetes.build import Progress
 from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.progress import Progress
 from imex_sandbox.racks import of_racks
 from tests.sandbox.cluster.namespace import Namespace
 
@@ -116,7 +116,7 @@ BENCHMARKS = (from_nothing, hollow, burst)
 
 @contextmanager
 def _racks(count: int, *flags: str) -> Iterator[Cluster]:
-    with running(of_racks(count, PROFILE, name="bench"), *flags) as cluster:
+    with running(of_racks(count, PROFILE, name="bench"), "--control-plane=kubernetes", *flags) as cluster:
         yield cluster
 
 

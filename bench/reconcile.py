@@ -19,8 +19,8 @@ from imex_dra.kube.controller import Controller
 from imex_dra.kube.queue import WorkQueue
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_sandbox.kubernetes.build import Progress
 from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.progress import Progress
 
 KEY = Key("default", "changing")
 ONLY_IT = Selection(KEY.namespace, fields=f"metadata.name={KEY.name}")

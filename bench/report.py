@@ -39,12 +39,17 @@ class Results(Struct, frozen=True):
 
 
 def record(machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]) -> None:
-    results = merge(_previous(), machine, runs, known)
+    results = merge(previous(), machine, runs, known)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
-    DOCUMENT.write_text(document(results, known))
-    for name, picture in _pictures(results).items():
-        PICTURES.mkdir(exist_ok=True)
-        (PICTURES / f"{name}.svg").write_text(picture)
+    PICTURES.mkdir(exist_ok=True)
+    for path, content in shown(results, known).items():
+        path.write_text(content)
+
+
+def shown(results: Results, known: dict[str, Benchmark]) -> dict[Path, str]:
+    """The files that show the results."""
+    found = {PICTURES / f"{name}.svg": picture for name, picture in _pictures(results).items()}
+    return {DOCUMENT: document(results, known), **found}
 
 
 def merge(
@@ -56,7 +61,7 @@ def merge(
     return Results(machine, {name: merged[name] for name in known if name in merged})
 
 
-def _previous() -> Results | None:
+def previous() -> Results | None:
     return msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else None
 
 
@@ -74,7 +79,8 @@ def document(results: Results, known: dict[str, Benchmark]) -> str:
     sections = [
         "# Benchmarks",
         "Written by `make bench`; edit `bench/`, not this file. Value and yardstick are measured in the same run."
-        " A budget is the maximum for a value.",
+        " Two yardsticks of the scale theme are numbers of the design: the writes of the node itself, and the"
+        " duration of the Lease. A budget is the maximum for a value.",
         f"Machine: {results.machine}. The values are not from one run: each row has the time (UTC) of its run and"
         " the load average at its start.",
         *_curves(results),

@@ -34,8 +34,8 @@ from bench.statuspass import StatusPass, decode_all
 from imex_dra.api.computedomain import Readiness
 from imex_dra.api.nvlinknode import ImexState
 from imex_dra.kube.lease import Timing
-from imex_sandbox.kubernetes.build import Progress
 from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.progress import Progress
 from tests.controller.processes import CONTROLLERS
 from tests.waiting import until_async
 

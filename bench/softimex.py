@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bench.line import Line, line
 from imex_sandbox import softimex
-from imex_sandbox.kubernetes.build import Progress
 from imex_sandbox.kubernetes.certificates import Authority
+from imex_sandbox.kubernetes.progress import Progress
 from imex_sandbox.softimex import memory
 from imex_sandbox.softimex.command import query_states
 from imex_sandbox.softimex.errors import SoftImexError

@@ -15,7 +15,7 @@ from imex_dra.api.views import PODS, Pod
 from imex_dra.kube.client import Client
 from imex_dra.kube.reflector import Reflector
 from imex_dra.kube.store import Store
-from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.progress import Progress
 
 EVENTS = 10_000
 ROUNDS = 7

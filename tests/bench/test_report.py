@@ -9,7 +9,7 @@ from bench.catalog import Benchmark, catalog
 from bench.line import Line, line
 from bench.machine import Machine
 from bench.report import Results, Run
-from imex_sandbox.kubernetes.build import Progress
+from imex_sandbox.kubernetes.progress import Progress
 
 HERE = Machine(cores=2, processor="x86_64", python="3.11.7", kubernetes="v1.36.4")
 ELSEWHERE = msgspec.structs.replace(HERE, cores=64)
@@ -53,3 +53,10 @@ def test_figures_of_another_machine_and_of_benchmarks_that_are_gone_do_not_stand
 def test_the_next_run_can_read_what_is_recorded() -> None:
     recorded = msgspec.json.decode(report.RESULTS.read_bytes(), type=Results)
     assert recorded.benchmarks.keys() <= catalog().keys()
+
+
+def test_the_document_and_the_curves_show_the_stored_results() -> None:
+    results = report.previous()
+    assert results is not None
+    for path, content in report.shown(results, catalog()).items():
+        assert path.read_text() == content, f"{path.name} is not that of bench/results.json"
