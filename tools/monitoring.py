@@ -229,6 +229,13 @@ ROWS: tuple[tuple[str, Sequence[Panel]], ...] = (
                 "{{result}}",
                 "s",
             ),
+            Panel(
+                "Duration of reviews of the webhook, 99 %",
+                "timeseries",
+                _quantile(metrics.REVIEWS, 0.99, "result"),
+                "{{result}}",
+                "s",
+            ),
             Panel("ComputeDomains that wait for a worker", "timeseries", metrics.DOMAIN_QUEUE.name, "{{pod}}"),
             Panel("Active controllers", "timeseries", f"sum({metrics.LEADER.name})", "active"),
         ),

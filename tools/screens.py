@@ -1,4 +1,7 @@
-"""Records docs/screens/*.svg from a bundle of `imex collect`: `python -m tools.screens BUNDLE NAMESPACE POD`."""
+"""Records docs/screens/*.svg from a bundle of `imex collect`: `python -m tools.screens BUNDLE NAMESPACE JOB`.
+
+The first pod of the job that waits is explained. `tools/screens.yaml` is what the bundle has.
+"""
 
 import io
 import re
@@ -33,8 +36,10 @@ def record(name: str, title: str, lines: Lines) -> None:
     (DIRECTORY / f"{name}.svg").write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n")
 
 
-def main(bundle: str, namespace: str, pod: str) -> None:
+def main(bundle: str, namespace: str, job: str) -> None:
     cluster = Cluster(unpack(Path(bundle)))
+    waiting = (pod.name for pod in cluster.pods if pod.namespace == namespace and not pod.node)
+    pod = min(name for name in waiting if name.startswith(f"{job}-"))
     everything = Selection()
     record("status", "imex status", screen(cluster, everything, overview(cluster, everything), WIDTH, 60))
     explanation = explain(cluster, "pod", Key(namespace, pod))

@@ -9,6 +9,7 @@ _PATTERNS = (
     "*.md",
     "docs/**/*.md",
     "docs/**/*.svg",
+    "docs/**/*.css",
     "examples/**/*.md",
     "examples/**/*.yaml",
     "deploy/helm/imex-dra/README.md",

@@ -17,6 +17,7 @@ PAGES = tuple(
 )
 
 _FENCE = re.compile(r"^ *```(\S*)")
+_MARK = re.compile(r"^<!-- ([a-z ]+?)(?:: (.+))? -->$")
 _LINK = re.compile(r"(?<!\\)\[[^\]]*\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.*?) *#*$")
 _ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)"')
@@ -27,6 +28,8 @@ class Block(NamedTuple):
     line: int
     kind: str
     text: str
+    marks: dict[str, str]
+    """Of comments directly above it: `<!-- not run: it needs a GPU -->`. They are explained in `running.py`."""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -35,14 +38,16 @@ class Block(NamedTuple):
 @cache
 def blocks(page: Path) -> tuple[Block, ...]:
     found: list[Block] = []
-    kind, start, lines = "", 0, list[str]()
+    kind, start, lines, marks = "", 0, list[str](), dict[str, str]()
     for number, line in enumerate(page.read_text().splitlines(), 1):
         fence = _FENCE.match(line)
         if not fence:
             lines.append(line)
+            mark = _MARK.match(line)
+            marks = marks | {mark[1]: mark[2] or ""} if mark and not start else marks if start else {}
         elif start:
-            found.append(Block(page, start, kind, "".join(f"{one}\n" for one in lines)))
-            start = 0
+            found.append(Block(page, start, kind, "".join(f"{one}\n" for one in lines), marks))
+            start, marks = 0, {}
         else:
             kind, start, lines = fence[1], number, []
     assert not start, f"{page}:{start}: the block has no end"

@@ -1,0 +1,53 @@
+"""docs/compatibility.md: from reports of pytest to a page that leaves nothing out."""
+
+from tools import compatibility
+from tools.compatibility import Result
+
+REPORT = b"""<testsuites><testsuite errors="1" failures="1" skipped="2" tests="6">
+<testcase name="test_a"/><testcase name="test_b"/>
+<testcase name="test_c"><failure message="no">trace</failure></testcase>
+<testcase name="test_d"><error message="set-up">trace</error></testcase>
+<testcase name="test_e"><skipped message="needs 1.36"/></testcase>
+<testcase name="test_f"><skipped message="needs 1.36"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_is_counted_and_failures_and_skips_are_named() -> None:
+    result = compatibility.parse(REPORT, release="v1.34.10", date="2026-11-18")
+    assert (result.passed, result.failed, result.skipped) == (2, 2, 2)
+    assert result.remarks == ("failed: test_c", "failed: test_d", "skipped: needs 1.36")
+
+
+def test_programs_of_another_release_are_named() -> None:
+    result = Result("", "2026-11-18", 3, 0, 0)
+    same = dict.fromkeys(("kube-apiserver", "kubelet"), "v1.37.1")
+    assert compatibility.with_programs(result, same) == Result("v1.37.1", "2026-11-18", 3, 0, 0)
+    mixed = compatibility.with_programs(result, same | {"kubelet": "v1.36.4"})
+    assert mixed.remarks == ("with kubelet v1.36.4",)
+
+
+def test_the_page_has_a_column_for_each_version_and_says_what_was_not_run() -> None:
+    results = {
+        "driver": {"1.36": Result("v1.36.4", "2026-11-18", 30, 0, 0)},
+        "client": {
+            "1.34": Result("v1.34.1", "2026-11-17", 20, 1, 2, ("failed: test_watch", "skipped: needs 1.36")),
+            "1.36": Result("v1.36.4", "2026-11-20", 23, 0, 0),
+        },
+    }
+    lines = compatibility.page(results, "# Compatibility\n").splitlines()
+    assert "| suite | v1.34.1 | v1.36.4 | v1.37.1 |" in lines
+    assert "| The driver on real kubelets | not run | 30 passed | not run |" in lines
+    assert (
+        "| API client, watches, leader election | 20 passed, **1 failed**, 2 skipped | 23 passed | not run |"
+        in lines
+    )
+    assert "| date | 2026-11-17 | 2026-11-18 to 2026-11-20 |  |" in lines
+    assert lines[-2:] == [
+        "- Kubernetes 1.34, API client, watches, leader election: failed: test_watch",
+        "- Kubernetes 1.34, API client, watches, leader election: skipped: needs 1.36",
+    ]
+
+
+def test_the_page_in_the_tree_was_written_from_the_results() -> None:
+    for path, content in compatibility.document().items():
+        assert path.read_bytes() == content
