@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,8 +105,17 @@ class Installation:
         found: list[dict[str, Any]] = self.kubectl.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
         return found
 
-    def images(self, component: str) -> list[str]:
-        return [pod["spec"]["containers"][0]["image"] for pod in self.pods(component)]
+    def until_images(self, component: str, image: str) -> None:
+        """Until every pod of a program has this image. Helm returns when new pods are ready; with maxSurge the old
+        ones may still be there."""
+
+        def images() -> list[str]:
+            return [pod["spec"]["containers"][0]["image"] for pod in self.pods(component)]
+
+        expected = [image] * PROGRAMS[component]
+        with suppress(AssertionError):
+            until(lambda: images() == expected, within=LIMIT)
+        assert images() == expected, component
 
     def daemons(self) -> dict[str, tuple[str, ...]]:
         """By node: the pid of nvidia-imex, its restarts, and the time of its start. The pid alone would not do: it

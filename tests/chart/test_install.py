@@ -166,12 +166,11 @@ def test_upgrade_and_rollback_do_not_interrupt_a_memory_exchange(installation: I
     installation.add_tag("next")
     with installation.memory_exchange():
         installation.upgrade("next", "--set=log.level=debug", "--set=node.maxClaims=8")
-        for program, count in PROGRAMS.items():
-            expected = installation.image if program == "daemon" else upgraded
-            assert installation.images(program) == [expected] * count, program
+        for program in PROGRAMS:
+            installation.until_images(program, installation.image if program == "daemon" else upgraded)
         installation.rollback()
-        for program, count in PROGRAMS.items():
-            assert installation.images(program) == [installation.image] * count, program
+        for program in PROGRAMS:
+            installation.until_images(program, installation.image)
     assert installation.daemons() == before
 
 
