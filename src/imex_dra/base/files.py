@@ -11,6 +11,17 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Raises OSError with `path` as its file name: that of the temporary file would be another one at each attempt,
+    and a status that quotes it would be written again each time.
+    """
+    try:
+        _write(path, content, mode)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
