@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Raises OSError with `path` as its file name: that of the temporary file would be another one at each attempt,
-    and a status that quotes it would be written again each time.
+    """Raises OSError with `path` as its file name. That of the temporary file would be another one at each
+    attempt, and a status that quotes it would be written again each time.
     """
     try:
         _write(path, content, mode)

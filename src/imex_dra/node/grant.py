@@ -303,8 +303,8 @@ def with_controllers_cause(
 
 
 def _assignment_blocked(partition: NVLinkPartition) -> Explanation | None:
-    """Why a recovering partition assigns no channel. It says so itself, in the write that plans it; the status of a
-    ComputeDomain says it later, and still does after the partition has recovered while no controller runs.
+    """Why a recovering partition assigns no channel. It says so itself, in the write that plans it. The status of
+    a ComputeDomain says it later, and still does after the partition has recovered while no controller runs.
     """
     status = partition.status
     if not status.pending_reports and not status.required_generation:

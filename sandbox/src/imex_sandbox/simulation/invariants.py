@@ -149,8 +149,8 @@ class Invariants:
     def _was_lost_without_its_node(self, holder: Holder, status: Json) -> bool:
         """Whether the entry was lost with a restore, and the node of the holder is not in the partition.
 
-        If no member holds a channel that the restored version does not know, nothing proves the restore. It does no
-        harm as long as the node is away: it is connected to no member, and must be drained before it returns
+        If no member holds a channel that the restored version does not know, nothing proves the restore. It does
+        no harm as long as the node is away: it is connected to no member, and must be drained before it returns
         (`DrainFirst`). A node that returns without that is a violation again.
         """
         recorded = self._recorded.get(holder)

@@ -121,8 +121,8 @@ class Workload:
         self.drain()
 
     def drain(self) -> None:
-        """Ends what would never end by itself: pods without a ComputeDomain, pods on a node that has moved, and pods
-        that a partition asks to delete.
+        """Ends what would never end by itself: pods without a ComputeDomain, pods on a node that has moved, and
+        pods that a partition asks to delete.
         """
         cluster = self._cluster
         ended = {
