@@ -43,6 +43,9 @@ $(VENV)/.ready: $(PINS) pyproject.toml sandbox/pyproject.toml src/imex_dra/__ini
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e sandbox
 	@# Dozens of processes of a rack import the same modules.
 	@$(BIN)/python -m compileall -q src/imex_dra sandbox/src/imex_sandbox
+	@# uv compiles nothing, and with PYTHONDONTWRITEBYTECODE every process would compile what it imports: 1 s of CPU
+	@# time and 2 MB for each. As in the image. Some packages contain templates that are no Python.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
 
 lint: env ## formatting, lints, types, layers, generated files
