@@ -14,7 +14,7 @@ UV      := $(shell command -v uv || echo $(BIN)/uv)
 PINS    := requirements/dev.txt
 # What racks and the demo need, and the build backend that installs this tree.
 SANDBOX_PINS := requirements/sandbox.txt requirements/build.txt
-RACK_PROGRAMS := imex_sandbox.cli.demo, imex_sandbox.embedded.server, imex_sandbox.cluster.drivers, imex_sandbox.kubelet.fleet
+RACK_PROGRAMS := imex_sandbox.cli.demo, imex_sandbox.embedded.server, imex_sandbox.cluster.drivers, imex_sandbox.kubelet.fleet, jsonschema.validators, anyio.streams.tls
 # The environment's own tools (kubectl above all) come before the machine's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -50,7 +50,7 @@ $(VENV)/.sandbox: $(SANDBOX_PINS) pyproject.toml sandbox/pyproject.toml src/imex
 	 elif ! test -x $(BIN)/uv; then \
 	   if $(PYTHON3) -c 'import pip' 2>/dev/null; then \
 	     $(PYTHON3) -m venv --without-pip $(VENV); \
-	     $(PYTHON3) -m pip install --quiet --disable-pip-version-check --target $(VENV)/uv uv; \
+	     $(PYTHON3) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $(VENV)/uv uv; \
 	     ln -sf ../uv/bin/uv $(BIN)/uv; \
 	   else $(PYTHON3) -m venv $(VENV); $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; fi; \
 	 fi
