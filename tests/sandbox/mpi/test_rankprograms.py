@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -42,13 +43,13 @@ def test_other_programs_are_not(argv: list[str]) -> None:
 
 def test_a_rank_has_its_own_environment_group_and_output_and_no_other_descriptor() -> None:
     def main(arguments: Sequence[str]) -> int:
-        descriptors = sorted(int(name) for name in os.listdir("/proc/self/fd"))
-        print(arguments, dict(os.environ), os.getpgid(0) == os.getpid(), descriptors[:3])
+        descriptors = sorted(int(link.name) for link in Path("/proc/self/fd").iterdir())
+        sys.stdout.write(f"{arguments} {dict(os.environ)} {os.getpgid(0) == os.getpid()} {descriptors[:3]}")
         # The fourth is that of the directory which is read here.
         return 3 if len(descriptors) == 4 else 4
 
     process = ForkedProcess(Invocation(main, ["a"]), {"RANK": "7"})
-    assert output(process) == ("['a'] {'RANK': '7'} True [0, 1, 2]\n", "")
+    assert output(process) == ("['a'] {'RANK': '7'} True [0, 1, 2]", "")
     assert process.wait() == 3
 
 
