@@ -11,6 +11,7 @@ from contextlib import suppress
 import structlog
 
 from imex_sandbox.embedded.claims import create_claims, release_claims
+from imex_sandbox.embedded.clusterroles import aggregate
 from imex_sandbox.embedded.garbage import collect
 from imex_sandbox.embedded.kinds import EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS
 from imex_sandbox.embedded.mpijobs import follow_mpi_jobs
@@ -80,6 +81,7 @@ class Controllers:
         return [
             (lambda: follow_nodes(objects, objects.now()), frozenset({"nodes"})),
             (lambda: evict_pods(objects, objects.now()), frozenset({"nodes", "pods"})),
+            (lambda: aggregate(objects), frozenset({"clusterroles"})),
             (lambda: create_service_accounts(objects), frozenset({"namespaces", "serviceaccounts"})),
             (lambda: follow_mpi_jobs(objects), frozenset({"mpijobs", "jobs", "pods"})),
             (lambda: follow_jobs(objects), frozenset({"jobs", "pods"})),
