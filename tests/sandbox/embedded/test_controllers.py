@@ -40,6 +40,34 @@ async def test_what_is_owned_is_deleted_with_its_last_owner(cluster_api: Api) ->
     assert (await api.request("GET", api.path("configmaps", "free", group="v1")))[0] == 200
 
 
+async def test_an_object_that_is_deleted_in_the_foreground_goes_after_its_dependents(cluster_api: Api) -> None:
+    api, path = cluster_api, cluster_api.path
+    owners = [await create(api, "configmaps", "v1", config_map(name)) for name in ("owner", "another")]
+    first, second = (
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": one["metadata"]["name"], "uid": one["metadata"]["uid"]}
+        for one in owners
+    )
+    held = {"ownerReferences": [{**first, "blockOwnerDeletion": True}], "finalizers": ["example.com/hold"]}
+    await create(api, "configmaps", "v1", config_map("held", **held))
+    await create(api, "configmaps", "v1", config_map("free", ownerReferences=[first]))
+    shared = [{**first, "blockOwnerDeletion": True}, second]
+    await create(api, "configmaps", "v1", config_map("shared", ownerReferences=shared))
+    code, deleted = await api.request(
+        "DELETE", path("configmaps", "owner", group="v1"), {"propagationPolicy": "Foreground"}
+    )
+    assert (code, deleted["metadata"]["finalizers"]) == (200, ["foregroundDeletion"])
+    await api.until(path("configmaps", "free", group="v1"), 404)
+    deleting = await api.until_that(
+        path("configmaps", "held", group="v1"), lambda found: found["metadata"].get("deletionTimestamp")
+    )
+    assert (await api.request("GET", path("configmaps", "owner", group="v1")))[0] == 200
+    released = {"metadata": {"finalizers": None, "resourceVersion": deleting["metadata"]["resourceVersion"]}}
+    await api.request("PATCH", path("configmaps", "held", group="v1"), released, MERGE_PATCH)
+    await api.until(path("configmaps", "held", group="v1"), 404)
+    await api.until(path("configmaps", "owner", group="v1"), 404)
+    assert (await api.request("GET", path("configmaps", "shared", group="v1")))[0] == 200
+
+
 async def test_a_namespace_gets_a_service_account_and_takes_its_content_along(cluster_api: Api) -> None:
     api = cluster_api
     await api.until(api.path("serviceaccounts", "default", group="v1"), 200)
