@@ -31,7 +31,7 @@ from imex_sandbox.faults.kinds import (
 from tests.sandbox.cluster.namespace import Namespace
 from tests.sandbox.failures.rack import SLEEP, Rack, running_rack
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(400)]
 
 N0, N1, N2, N3 = (f"r0-n0{number}" for number in range(4))
 

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from imex_sandbox.embedded import protobuf
+from imex_sandbox.embedded import clusterroles, protobuf
 from imex_sandbox.embedded.admission import ServerAdmission, field_validation, warnings
 from imex_sandbox.embedded.authentication import Tokens, User
 from imex_sandbox.embedded.authorization import Attributes, Authorizer
@@ -61,6 +61,7 @@ class Api:
         self.discovery = Discovery(self.kinds, self.definitions)
         for name in _NAMESPACES:
             self.objects.create(NAMESPACES, "", {"metadata": {"name": name}}, "embedded")
+        clusterroles.install(self.objects)
 
 
 class Server:
