@@ -7,13 +7,12 @@ import click
 from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import DAEMON_SECRET, NAMESPACE, WEBHOOK, WEBHOOK_SECRET
 from imex_dra.base.logging import Format
-from imex_dra.base.telemetry import Telemetry
+from imex_dra.base.telemetry import Telemetry, observed
 from imex_dra.cli.running import (
     kubeconfig_option,
     log_format_option,
     log_level_option,
     metrics_option,
-    observed,
     run_until_stopped,
 )
 from imex_dra.controller.leader import run

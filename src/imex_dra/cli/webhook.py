@@ -6,14 +6,13 @@ import click
 
 from imex_dra.api.names import WEBHOOK_SECRET
 from imex_dra.base.logging import Format
-from imex_dra.base.telemetry import Telemetry, parse_address
+from imex_dra.base.telemetry import Telemetry, observed, parse_address
 from imex_dra.cli.running import (
     checked_address,
     kubeconfig_option,
     log_format_option,
     log_level_option,
     metrics_option,
-    observed,
     run_until_stopped,
 )
 from imex_dra.kube.client import Client

@@ -28,7 +28,7 @@ from tests.docs.running import NAMESPACE, RUN_PAGES, Step, files, fits, is_run, 
 from tests.paths import ROOT
 from tests.sandbox.cluster.namespace import TIMEOUT, Namespace, until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.racks, pytest.mark.timeout(600)]
 
 
 class PageRunner:

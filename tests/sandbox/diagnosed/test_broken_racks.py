@@ -318,6 +318,16 @@ def test_a_bundle_of_the_rack_says_the_same(rack: Rack, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "imex_dra.cli", *flags]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert " objects, " in done.stdout
+    with tarfile.open(file) as bundle:
+        names = bundle.getnames()
+        answers = {name: bundle.extractfile(name) for name in names if "/nvidia-imex-ctl/" in name}
+        said = {name: content.read().decode() for name, content in answers.items() if content}
+    if is_embedded(rack):
+        assert {name.rpartition("/")[2] for name in said} == {f"{node}.txt" for node in (N0, N1, N2, N3)}
+        assert all(text.startswith("$ nvidia-imex-ctl -q  # ") for text in said.values())
+    else:
+        # A real API server is no proxy to loopback addresses, which simulated nodes have.
+        assert "not collected: nvidia-imex-ctl on r0-n00, r0-n01, r0-n02, r0-n03: " in done.stderr
     _, explained = imex(rack, "explain", f"node/{N1}", f"--from={file}")
     assert (explained["brokenLink"], explained["findings"][0]["id"]) == ("fabric", "IMEX303")
 
