@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 kubeconfig_option = click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Kubeconfig file. Default: the pod's service account, then $KUBECONFIG.",
+    help="Kubeconfig file. Default, as for kubectl: $KUBECONFIG, ~/.kube/config, or the pod's service account.",
 )
 log_level_option = click.option(
     "--log-level",
