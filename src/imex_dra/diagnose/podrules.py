@@ -3,6 +3,7 @@
 What follows from a node that cannot serve claims is not repeated here: `noderules` names the node.
 """
 
+import re
 from collections.abc import Iterator
 
 from imex_dra.api.names import CLIQUE_LABEL
@@ -18,6 +19,10 @@ from imex_dra.lint.findings import Severity
 from imex_dra.lint.pods import Claim
 
 _PREPARE_FAILED = "FailedPrepareDynamicResources"
+_KUBELET = re.compile(
+    r"Failed to prepare dynamic resources: (prepare dynamic resources: )?(.* ResourceClaim \S+: )?"
+)
+"""What the kubelet writes before the driver's sentence."""
 
 
 def _claims(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim, ResourceClaim]]:
@@ -157,10 +162,10 @@ def not_prepared(cluster: Cluster) -> Iterator[Problem]:
             continue
         failed = [e for e in cluster.events("Pod", *_names(pod), pod.uid) if e.get("reason") == _PREPARE_FAILED]
         if failed:
-            said = event_text(failed[-1]).partition("prepare claim")[2] or event_text(failed[-1])
-            cause, step = cause_and_step(said.rpartition("error: ")[2], "see the event of the pod")
+            said = event_text(failed[-1])
+            cause, step = cause_and_step(_KUBELET.sub("", said), "see the event of the pod")
             message = f"claim {name_of(claim)} is not prepared on {node}: {cause}"
-            yield about_pod(pod, message, step, event_text(failed[-1]), node)
+            yield about_pod(pod, message, step, f"Event {_PREPARE_FAILED} of the pod", node)
 
 
 def _names(pod: ClusterPod) -> tuple[str, str]:
