@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from typing import Any
@@ -13,13 +12,10 @@ from imex_dra.diagnose.loading import load_cluster
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.kube.client import Client
 from imex_dra.lint.findings import Severity
-from imex_sandbox.cluster.settings import KUBERNETES
 from tests.sandbox.cluster.namespace import Namespace
 from tests.sandbox.failures.rack import SLEEP, Rack
 
 N0, N1, N2, N3 = (f"r0-n0{number}" for number in range(4))
-
-ON_KUBERNETES = os.environ.get("IMEX_CONTROL_PLANE") == KUBERNETES
 
 
 def found(rack: Rack, *severities: Severity) -> list[tuple[str, str]]:

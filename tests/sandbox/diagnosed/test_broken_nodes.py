@@ -18,7 +18,7 @@ from imex_sandbox.racks import Rack as RackSpec
 from tests.sandbox.diagnosed.commands import N0, N1, N2, found, imex
 from tests.sandbox.failures.rack import SLEEP, Rack, running_rack
 
-pytestmark = [pytest.mark.racks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
 
 H0 = "h-n00"
 """Without an NVLink fabric."""

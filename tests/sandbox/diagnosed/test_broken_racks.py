@@ -1,12 +1,11 @@
 """What the commands say about a real control plane and a simulated rack that is broken by faults: the cause, and
-no other error. A healthy rack has no finding. `tests/diagnose` has one broken cluster per finding, made of plain
-objects.
+no other error. A healthy rack has no finding. `test_broken_nodes` has more causes; `tests/diagnose` has one broken
+cluster for each finding, made of plain objects.
 """
 
 import json
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,10 +23,10 @@ from imex_sandbox.faults.kinds import (
     ReloadDriver,
 )
 from tests.sandbox.cluster.namespace import Namespace
-from tests.sandbox.diagnosed.commands import N0, N1, N2, N3, ON_KUBERNETES, domain, found, imex, job
+from tests.sandbox.diagnosed.commands import N0, N1, N2, N3, domain, found, imex, job
 from tests.sandbox.failures.rack import SLEEP, Rack, running_rack
 
-pytestmark = [pytest.mark.racks, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -259,16 +258,6 @@ def test_a_bundle_of_the_rack_says_the_same(rack: Rack, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "imex_dra.cli", *flags]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert " objects, " in done.stdout
-    with tarfile.open(file) as bundle:
-        names = bundle.getnames()
-        answers = {name: bundle.extractfile(name) for name in names if "/nvidia-imex-ctl/" in name}
-        said = {name: content.read().decode() for name, content in answers.items() if content}
-    if ON_KUBERNETES:
-        # A real API server is no proxy to loopback addresses, which simulated nodes have.
-        assert "not collected: nvidia-imex-ctl on r0-n00, r0-n01, r0-n02, r0-n03: " in done.stderr
-    else:
-        assert {name.rpartition("/")[2] for name in said} == {f"{node}.txt" for node in (N0, N1, N2, N3)}
-        assert all(text.startswith("$ nvidia-imex-ctl -q  # ") for text in said.values())
     _, explained = imex(rack, "explain", f"node/{N1}", f"--from={file}")
     assert (explained["brokenLink"], explained["findings"][0]["id"]) == ("fabric", "IMEX303")
 
