@@ -70,6 +70,14 @@ def test_help_has_an_example_of_the_command(name: str) -> None:
     assert len(examples.strip().splitlines()) > 1
 
 
+@pytest.mark.parametrize("name", ["controller", "node", "webhook", *sorted(sandbox())])
+def test_help_of_a_program_has_an_example(name: str) -> None:
+    """Of some it is that of argparse."""
+    command = [sys.executable, "-m", "imex_dra.cli", name, "--help"]
+    help = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f"imex {name} " in help.replace("\n", " ").partition(f"imex {name} ")[2], help
+
+
 @pytest.mark.parametrize("name", FOR_PEOPLE)
 def test_help_has_the_exit_codes(name: str) -> None:
     lines = (find(*name.split()).help or "").partition("Exit codes:")[2].split("\n\n")[0].split("\n")

@@ -27,7 +27,12 @@ from imex_dra.kube.client import Client
     Several replicas can run; only the one that holds the Lease is active. Exits on SIGTERM and when it loses the
     Lease.
 
-    Exits with status 3, and changes nothing, while NVIDIA's DRA driver serves ComputeDomains in this cluster.""",
+    Exits with status 3, and changes nothing, while NVIDIA's DRA driver serves ComputeDomains in this cluster.
+
+    \b
+    Examples:
+      imex controller                                  # in a pod, with its service account
+      imex controller --kubeconfig admin.kubeconfig --metrics-address ''""",
 )
 @kubeconfig_option
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the Lease.")

@@ -40,7 +40,12 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     Runs on every NVLink node, as a DaemonSet.
 
     Exits with status 3, without registering with the kubelet, while another driver named
-    compute-domain.nvidia.com publishes devices of this node.""",
+    compute-domain.nvidia.com publishes devices of this node.
+
+    \b
+    Examples:
+      imex node --node-name r0-n01 --hardware nvml:/host
+      imex node --node-name r0-n01 --hardware simulated:/var/lib/imex-simulated --imex-ctl soft-nvidia-imex-ctl""",
 )
 @click.option("--node-name", required=True, help="Name of the Node object.")
 @click.option(

@@ -24,7 +24,11 @@ from imex_dra.webhook.program import run
     help="""Review ComputeDomains, claims, claim templates and pods when they are created.
 
     Rejects what can never work, and warns of what another object may cure. While it does not run, the API server
-    admits everything.""",
+    admits everything.
+
+    \b
+    Examples:
+      imex webhook --address :8443 --certificate-dir /etc/imex-webhook""",
 )
 @click.option(
     "--address",
