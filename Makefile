@@ -134,7 +134,8 @@ docs: env ## build the documentation as a site, in dist/site
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(VENV)/docs
 	@$(UV) pip install --quiet --python $(VENV)/docs/bin/python --require-hashes -r requirements/docs.txt
 	@python -m tools.site
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict && echo "dist/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict && \
+	  echo "dist/site/index.html; the search needs a web server: python3 -m http.server --bind 127.0.0.1 --directory dist/site"
 
 test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 	@tests/clean-run
