@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from imex_dra.api import nodereasons
-from imex_dra.api.names import DRIVER
+from imex_dra.api.names import DRIVER, IMEX_PAGE
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import OtherDriver
 from imex_dra.base.telemetry import Telemetry
@@ -79,7 +79,7 @@ async def run(
         registration, driver = Registration(), MeasuredDriver(preparer, telemetry.metrics, clock)
         async with (
             serving(driver, paths, health=health, registration=registration),
-            _observed(telemetry, state, registration, paths),
+            _observed(telemetry, state, registration, paths, ctl),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(follow_hardware(hardware, state))
@@ -115,7 +115,7 @@ async def run(
 
 @asynccontextmanager
 async def _observed(
-    telemetry: Telemetry, state: NodeState, registration: Registration, paths: Sockets
+    telemetry: Telemetry, state: NodeState, registration: Registration, paths: Sockets, ctl: ImexCtl
 ) -> AsyncIterator[None]:
     async def socket_problem() -> str:
         return await registration_problem(paths)
@@ -133,6 +133,8 @@ async def _observed(
         telemetry.live("registration-socket", socket_problem),
         telemetry.ready("kubelet", kubelet_problem),
         telemetry.ready("hardware", hardware_problem),
+        # No new query: the port has no authentication, and nobody may start processes of the node through it.
+        telemetry.page(IMEX_PAGE, ctl.last_answers),
     ):
         yield
 
