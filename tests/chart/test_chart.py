@@ -336,11 +336,27 @@ def test_nvidia_imex_and_only_it_leaves_a_node_whose_gpu_driver_is_being_replace
             "operator": "NotIn",
             "values": ["paused-for-driver-upgrade"],
         },
+        {
+            "key": "nvidia.com/gpu.deploy.dra-validator",
+            "operator": "NotIn",
+            "values": ["paused-for-driver-upgrade"],
+        },
     ]
     objects = template(values={"node.affinity": affinity})
     expected = [{**term, "matchExpressions": [*term.get("matchExpressions", []), *not_paused]} for term in terms]
     assert pod_of(objects, "DaemonSet", "imex-daemon")["affinity"] == required(*expected)
     assert "gpu.deploy" not in str(pod_of(objects, "DaemonSet", "imex-node").get("affinity"))
+
+
+def test_the_gpu_operator_can_wait_for_nvidia_imex_which_it_finds_by_its_node_selector() -> None:
+    selectors = {
+        "node.nodeSelector": {"rack": "a"},
+        "daemon.nodeSelector": {"nvidia.com/gpu.deploy.client": "true"},
+    }
+    objects = template(values=selectors)
+    daemon, node = (pod_of(objects, "DaemonSet", name)["nodeSelector"] for name in ("imex-daemon", "imex-node"))
+    assert daemon == {"rack": "a", **client}
+    assert node == {"rack": "a"}, "without it no pod with a channel could end"
 
 
 @pytest.mark.parametrize(
