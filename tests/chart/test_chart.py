@@ -349,11 +349,8 @@ def test_nvidia_imex_and_only_it_leaves_a_node_whose_gpu_driver_is_being_replace
 
 
 def test_the_gpu_operator_can_wait_for_nvidia_imex_which_it_finds_by_its_node_selector() -> None:
-    selectors = {
-        "node.nodeSelector": {"rack": "a"},
-        "daemon.nodeSelector": {"nvidia.com/gpu.deploy.client": "true"},
-    }
-    objects = template(values=selectors)
+    client = {"nvidia.com/gpu.deploy.client": "true"}
+    objects = template(values={"node.nodeSelector": {"rack": "a"}, "daemon.nodeSelector": client})
     daemon, node = (pod_of(objects, "DaemonSet", name)["nodeSelector"] for name in ("imex-daemon", "imex-node"))
     assert daemon == {"rack": "a", **client}
     assert node == {"rack": "a"}, "without it no pod with a channel could end"
