@@ -193,6 +193,15 @@ def test_an_upgrade_restarts_imex_node_without_a_gap_and_nvidia_imex_not_at_all(
         assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
+def test_on_a_shutdown_of_the_node_our_pods_end_after_those_with_channels() -> None:
+    objects = template()
+    for name in ("imex-node", "imex-daemon"):
+        assert pod_of(objects, "DaemonSet", name)["priorityClassName"] == "system-node-critical"
+    assert pod_of(objects, "DaemonSet", "imex-daemon")["terminationGracePeriodSeconds"] > 30, (
+        "the supervisor's limit"
+    )
+
+
 def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[dict[str, Any]]) -> None:
     for daemon in daemons(objects):
         assert daemon["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
