@@ -11,17 +11,14 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Raises OSError with `path` as its file name. That of the temporary file would be another one at each
-    attempt, and a status that quotes it would be written again each time.
-    """
+    """An error names the file, and not the temporary one: a reason must not change with each attempt."""
     try:
-        _write(path, content, mode)
+        _replace(path, content, mode)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
+def _replace(path: Path, content: bytes, mode: int) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

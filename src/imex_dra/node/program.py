@@ -23,7 +23,8 @@ from imex_dra.base.telemetry import Telemetry
 from imex_dra.cdi.directory import Directory
 from imex_dra.daemon.hostdaemon import HostConfig
 from imex_dra.daemon.supervisor import Supervisor
-from imex_dra.dra.plugin import Registration, Sockets, registration_problem, serving, sockets
+from imex_dra.dra.plugin import Registration, registration_problem, serving
+from imex_dra.dra.sockets import Sockets, sockets
 from imex_dra.hardware.protocol import Hardware, Reading
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
