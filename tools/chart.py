@@ -71,7 +71,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "metrics.prometheusRule.labels": {"additionalProperties": {"type": "string"}},
     "metrics.dashboard.labels": {"additionalProperties": {"type": "string"}},
     "node.maxClaims": {"minimum": 1, "maximum": 128},
-    "node.prepareDeadline": {"minimum": 1, "maximum": 44},
+    "node.prepareDeadline": {"minimum": 1, "maximum": 41},
     "node.affinity": {"type": ["object", "null"]},
     "node.extraArgs": _NAMES,
     "daemon.network": {"enum": ["host", "pod"]},

@@ -335,3 +335,31 @@ def test_the_plan_is_made_again_when_a_release_has_waited_or_a_member_may_be_sus
     held = report("a", held=(HeldChannel(HERE, 1, "x"),), **running(0))
     assert plan(partition(A, channels=(released,)), held).recheck_after == 50
     assert plan(partition(A), held).recheck_after is None
+
+
+@pytest.mark.parametrize("restored_epoch", [9, 5], ids=["before the assignment", "before an epoch"])
+@pytest.mark.parametrize("has_memory", [True, False], ids=["same leader", "new leader"])
+def test_a_node_that_was_away_while_the_partition_forgot_its_channel_does_not_come_back_with_it(
+    restored_epoch: int, has_memory: bool
+) -> None:
+    """Seeds 81 and 176: nothing proves the restore while the only holder of a channel is elsewhere."""
+    held = (HeldChannel(HERE, 1, "x"),)
+    away = nvlink_node("a", partition=ELSEWHERE, acknowledged=9, held=held, channel_count=2)
+    status = partition(A, epoch=restored_epoch)
+    for _ in range(3):
+        b = report("b", acknowledged=restored_epoch, applied=status.generation, **running(1))
+        status = plan(status, away, b, demand={"b": "y"}).status
+    assert status.epoch == restored_epoch
+    assert [(e.channel, e.compute_domain.uid) for e in status.channels] == [(1, "y")]
+    known = Counters.of(status) if has_memory else None
+    for _ in range(5):
+        # Both acknowledge each epoch; a fence never sinks.
+        acknowledged = max(9, status.epoch)
+        a = nvlink_node("a", acknowledged=acknowledged, held=held, channel_count=2)
+        b = report("b", acknowledged=status.epoch, applied=status.generation, **running(1))
+        planned = plan(status, a, b, demand={"b": "y"}, known=known)
+        status, known = planned.status, Counters.of(planned.status) if has_memory else None
+        assert [one.node for one in status.members if one.state is not MemberState.LEAVING] == ["b"]
+    assert conditions(planned)["NodesAdmitted"][0] == "False"
+    if restored_epoch == 9:
+        assert conditions(planned)["NodesAdmitted"][1] == "DrainFirst"

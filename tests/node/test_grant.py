@@ -18,7 +18,15 @@ from imex_dra.api.meta import AnnotatedMeta, Condition
 from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import ChannelState, MemberState, NVLinkPartition
-from imex_dra.api.partitionreasons import channel_limit, channels_exhausted, no_channel_assigned, not_a_member
+from imex_dra.api.partitionreasons import (
+    assignment_blocked,
+    channel_limit,
+    channels_exhausted,
+    member_lists_outdated,
+    no_channel_assigned,
+    not_a_member,
+    reports_pending,
+)
 from imex_dra.base.errors import Rejected
 from imex_dra.dra.plugin import ClaimId
 from imex_dra.node.claim import ChannelRequest
@@ -342,6 +350,9 @@ def test_a_claim_on_a_node_without_fabric_gets_no_channel() -> None:
     assert grant_without_fabric(snapshot, domain()) == Grant("job", "", -1, all_channels=False)
 
 
+UNASSIGNED = healthy_except(watched_partition=partition(member()))
+
+
 @pytest.mark.parametrize(
     ("status", "reason", "message", "used"),
     [
@@ -360,12 +371,12 @@ def test_the_controllers_cause_is_given_only_if_it_explains_the_missing_channel(
     condition = Condition("ChannelAssigned", status, reason, "2026-01-01T00:00:00Z", message)
     known = structs.replace(domain(), status=ComputeDomainStatus(conditions=(condition,)))
     missing = no_channel_assigned(domain="team/job", partition=PARTITION)
-    explained = with_controllers_cause(missing, known, "n1", PARTITION)
+    explained = with_controllers_cause(missing, known, UNASSIGNED)
     assert (explained.message() == message) is used
     assert (explained == missing) is not used
     other = not_a_member(node="n1", partition=PARTITION)
-    assert with_controllers_cause(other, known, "n1", PARTITION) == other
-    assert with_controllers_cause(missing, None, "n1", PARTITION) == missing
+    assert with_controllers_cause(other, known, UNASSIGNED) == other
+    assert with_controllers_cause(missing, None, UNASSIGNED) == missing
 
 
 def test_a_computedomain_in_two_partitions_has_a_cause_for_each() -> None:
@@ -376,10 +387,42 @@ def test_a_computedomain_in_two_partitions_has_a_cause_for_each() -> None:
     missing = no_channel_assigned(domain="team/job", partition=PARTITION)
     listing_n1 = ComputeDomainStatus(conditions=(condition,), nodes=(entry,))
     known = structs.replace(domain(), status=listing_n1)
-    assert with_controllers_cause(missing, known, "n1", PARTITION).message() == here.message()
+    assert with_controllers_cause(missing, known, UNASSIGNED).message() == here.message()
     # Without the entry, it is better to give no cause than that of another partition.
     omitted = structs.replace(domain(), status=ComputeDomainStatus(conditions=(condition,)))
-    assert with_controllers_cause(missing, omitted, "n1", PARTITION) == missing
+    assert with_controllers_cause(missing, omitted, UNASSIGNED) == missing
+
+
+def recovering(message: str, **status: Any) -> Snapshot:
+    """A node that waits for a channel of a partition which was lost."""
+    found = partition(member())
+    condition = Condition("ChannelsReusable", "False", "ReportsPending", "2026-01-01T00:00:00Z", message)
+    status = {"conditions": (condition,)} | status
+    return healthy_except(watched_partition=structs.replace(found, status=structs.replace(found.status, **status)))
+
+
+def test_a_recovering_partition_says_itself_why_it_assigns_no_channel() -> None:
+    """The status of the ComputeDomain is written later, and may never be, if no controller runs."""
+    missing = no_channel_assigned(domain="team/job", partition=PARTITION)
+    pending = reports_pending(nodes=["n5"]).message()
+    blocked = assignment_blocked(partition=PARTITION, cause=pending)
+    for domain_status in (None, domain()):
+        snapshot = recovering(pending, pending_reports=("n5",))
+        assert with_controllers_cause(missing, domain_status, snapshot).message() == blocked.message()
+    outdated = member_lists_outdated(nodes=["n2"]).message()
+    explained = with_controllers_cause(missing, domain(), recovering(outdated, required_generation=6))
+    assert "apply the current member list" in explained.message()
+    assert explained.reason is missing.reason
+
+
+def test_a_cause_that_the_partition_has_overcome_is_not_given() -> None:
+    """Seed 158: the controller died between the write of the partition and that of the ComputeDomain."""
+    blocked = assignment_blocked(partition=PARTITION, cause=reports_pending(nodes=["n5"]).message())
+    entry = DomainNode("n1", "", PARTITION, reason=blocked.reason, message=blocked.message())
+    condition = Condition("ChannelAssigned", "False", blocked.reason, "2026-01-01T00:00:00Z", blocked.message())
+    outdated = structs.replace(domain(), status=ComputeDomainStatus(conditions=(condition,), nodes=(entry,)))
+    missing = no_channel_assigned(domain="team/job", partition=PARTITION)
+    assert with_controllers_cause(missing, outdated, UNASSIGNED) == missing
 
 
 def listing(*nodes: str, omitted: int = 0, clique: str = PARTITION) -> ComputeDomain:

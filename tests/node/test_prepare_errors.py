@@ -1,12 +1,14 @@
 """Why a claim is not prepared, word for word: at once if waiting cannot help, otherwise at the deadline."""
 
 import asyncio
+import uuid
 
 import pytest
 from msgspec import structs
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS, AllocationMode
 from imex_dra.api.meta import ObjectMeta, key_of
+from imex_dra.api.names import PartitionId
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.views import NAMESPACES, Namespace
 from imex_dra.base.errors import NotYet, Rejected
@@ -14,7 +16,7 @@ from imex_dra.dra.plugin import ClaimId
 from imex_dra.kube.client import Client
 from tests.kube.faultproxy import FaultProxy
 from tests.node.prepare_fixture import ALLOCATION_RESULT, ManualClock, PrepareFixture
-from tests.node.snapshots import daemon, member, reading
+from tests.node.snapshots import daemon, reading
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.kube
@@ -204,9 +206,10 @@ async def test_the_error_at_the_deadline_names_the_current_obstacle(
         f"ComputeDomain {key_of(domain)} has no channel in NVLink partition {name} yet (waited 40 s);"
         f" {CHECK_CONTROLLER}"
     )
-    fixture.update(watched_partition=None)
+    missing = PartitionId(f"{uuid.uuid4()}.1")
+    fixture.update(reading=structs.replace(ready.reading, partition=missing))
     assert await error("/computedomains") == (
-        f"node n1 has not received NVLinkPartition {name} from the API server yet (waited 40 s);"
+        f"node n1 has not received NVLinkPartition {missing} from the API server yet (waited 40 s);"
         f" {CHECK_CONTROLLER}"
     )
     fixture.update(reading=reading(FabricState.PENDING, "the driver is not loaded"))
@@ -214,15 +217,14 @@ async def test_the_error_at_the_deadline_names_the_current_obstacle(
         "n1: the NVLink fabric is not up: the driver is not loaded (waited 40 s)"
     )
     await fixture.assign_channel(domain)
-    live = await fixture.deliver_partition()
     fixture.update(reading=ready.reading, daemon=daemon(ImexState.INIT_GPU))
+    await fixture.deliver_partition()
     assert await error("/resourceclaims") == (
         "the IMEX daemon of node n1 is INIT_GPU, not READY (waited 40 s); if it does not recover, delete the pod"
         " to reschedule it"
     )
-    moved = structs.replace(live, status=structs.replace(live.status, members=(member(index=3),)))
-    fixture.update(daemon=ready.daemon, watched_partition=moved)
+    fixture.update(daemon=structs.replace(ready.daemon, index=3))
     assert await error("/resourceclaims") == (
-        f"the IMEX daemon of node n1 runs with index 0, but the node's index in NVLink partition {name} is 3"
+        f"the IMEX daemon of node n1 runs with index 3, but the node's index in NVLink partition {name} is 0"
         " (waited 40 s); the daemon restarts with the new index by itself"
     )

@@ -263,3 +263,41 @@ async def test_the_error_at_the_deadline_names_the_answer_of_the_api_server(
     with pytest.raises(NotYet, match=r"injected 429 \(waited \d+ s\)"):
         await fixture.preparer(proxied_client, deadline=5.0).prepare(claim)
     assert sum("/resourceclaims/" in request for request in proxy.requests) == 2
+
+
+async def reach_deadline(fixture: PrepareFixture, client: Client, claim: ClaimId) -> asyncio.Task[Any]:
+    """A prepare waits for its channel, and the next change that wakes it comes at its deadline."""
+    clock = ManualClock()
+    call = asyncio.create_task(fixture.preparer(client, deadline=40.0, clock=clock).prepare(claim))
+    await until_async(lambda: fixture.state.evaluations > 1)
+    clock.time = 40.0
+    return call
+
+
+async def test_a_channel_that_the_watch_has_not_delivered_is_found_at_the_deadline(
+    fixture: PrepareFixture, proxied_client: Client
+) -> None:
+    """Seed 86: the API server was unreachable for long, and the watch reconnects only after the whole call."""
+    domain = await fixture.create_domain()
+    claim = await fixture.create_claim(domain.metadata.uid)
+    call = await reach_deadline(fixture, proxied_client, claim)
+    await fixture.assign_channel(domain, 7)
+    fixture.update(prepares=1)
+    async with asyncio.timeout(45):
+        await call
+    assert fixture.disk.held_channels() == {claim.uid: 7}
+
+
+async def test_an_api_server_that_fails_at_the_deadline_is_the_cause(
+    fixture: PrepareFixture, proxied_client: Client, proxy: FaultProxy
+) -> None:
+    """What the watch delivered before may no longer be true."""
+    domain = await fixture.create_domain()
+    claim = await fixture.create_claim(domain.metadata.uid)
+    call = await reach_deadline(fixture, proxied_client, claim)
+    await until_async(lambda: any("watch" in request for request in proxy.requests))
+    proxy.cut(for_good=True)
+    fixture.update(prepares=1)
+    async with asyncio.timeout(45):
+        with pytest.raises(NotYet, match="n1 cannot reach the API server to prepare claim"):
+            await call

@@ -85,9 +85,11 @@ class Resource(Generic[T]):
         return "/" + "/".join([*parts, *filter(None, (name, subresource))])
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
-    """Identifies an object of a known kind. A recreated object has the same key and another UID."""
+class Key(Struct, frozen=True, order=True, gc=False):
+    """Identifies an object of a known kind. A recreated object has the same key and another UID.
+
+    A Struct, because every look-up in a store makes, hashes and compares one, and stores keep one for each object.
+    """
 
     namespace: str
     name: str

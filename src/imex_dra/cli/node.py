@@ -120,10 +120,10 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 )
 @click.option(
     "--prepare-deadline",
-    type=click.FloatRange(1, 44),
+    type=click.FloatRange(1, 41),
     default=DEADLINE,
     show_default=True,
-    help="Seconds that a prepare may wait; must be less than the kubelet's limit of 45.",
+    help="Seconds that a prepare may wait. A last read takes up to 3 more, and the kubelet's limit is 45.",
 )
 @click.option(
     "--max-claims",

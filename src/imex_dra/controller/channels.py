@@ -8,7 +8,7 @@ A released channel is not reusable at once, because a deleted claim does not pro
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from itertools import chain
 from typing import NamedTuple
@@ -50,16 +50,17 @@ def plan_channels(
     now: datetime,
     last_channel: int = 0,
     epoch: int = 0,
-    can_reuse: Callable[[ChannelAssignment], bool] = lambda entry: False,
+    reusable: Set[int] = frozenset(),
     max_per_namespace: int = 0,
 ) -> ChannelPlan:
     """`released_domains`: UIDs of ComputeDomains that no longer need their channel. `refused_domains`: UIDs of
-    those that may not open all channels. `epoch`: the partition's epoch before this plan. `max_per_namespace`: how
-    many channels the ComputeDomains of one namespace may have; 0 for no limit.
+    those that may not open all channels. `epoch`: the partition's epoch before this plan. `reusable`: released
+    channels that may be assigned again. `max_per_namespace`: how many channels the ComputeDomains of one namespace
+    may have; 0 for no limit.
     """
     demand = sorted(demand, key=lambda one: one.domain.uid)
     permissions = _all_channels_permissions(demand, refused_domains)
-    kept = [entry for entry in current if not can_reuse(entry)]
+    kept = [entry for entry in current if entry.channel not in reusable]
     # A release counts for the epoch before this plan. If this plan also increments the epoch, every status of the
     # new epoch shows the channel as Released, so acknowledging the new epoch covers this release.
     kept = [

@@ -105,6 +105,20 @@ def is_reusable(entry: ChannelAssignment, reports: NodeReports) -> bool:
     return not reports.blocking(entry) and not reports.holders(entry.channel)
 
 
+def reusable_channels(entries: Iterable[ChannelAssignment], reports: NodeReports) -> set[int]:
+    """As `is_reusable` for each, but the acknowledgments are compared once for each epoch."""
+    released = [entry for entry in entries if entry.state is ChannelState.RELEASED]
+    blocked = {entry.released_epoch for entry in _distinct(released, reports) if reports.blocking(entry)}
+    if not reports.suspended:
+        released = [entry for entry in released if entry.released_epoch not in blocked]
+    return {entry.channel for entry in released if is_reusable(entry, reports)}
+
+
+def _distinct(released: Iterable[ChannelAssignment], reports: NodeReports) -> Iterable[ChannelAssignment]:
+    """Released channels for which `NodeReports.blocking` may differ: many are released in one epoch."""
+    return released if reports.suspended else {entry.released_epoch: entry for entry in released}.values()
+
+
 class EpochPlan(NamedTuple):
     epoch: int
     recheck_after: float | None = None
@@ -153,13 +167,13 @@ def reuse_problem(
 def blockers(entries: Iterable[ChannelAssignment], epoch: int, reports: NodeReports) -> tuple[int, list[str]]:
     """How many released channels this epoch covers, and what still prevents their reuse."""
     covered = [e for e in entries if e.state is ChannelState.RELEASED and e.released_epoch < epoch]
-    missing = set[str]().union(*(reports.blocking(entry) for entry in covered))
+    missing = set[str]().union(*(reports.blocking(entry) for entry in _distinct(covered, reports)))
     found = [_missing_report(reports, node, epoch) for node in sorted(missing)]
-    for entry in covered:
-        found += [
-            f"{node} holds channel {entry.channel} (delete the pod that uses it)"
-            for node in reports.holders(entry.channel)
-        ]
+    found += [
+        f"{node} holds channel {entry.channel} (delete the pod that uses it)"
+        for entry in covered
+        for node in reports.holders(entry.channel)
+    ]
     return len(covered), found
 
 

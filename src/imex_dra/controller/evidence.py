@@ -44,22 +44,22 @@ def unrecorded_holders(
     that is older than the assignment, or the report is not true. Counters do not show such a backup: assignments
     change neither the epoch nor the member list.
     """
-    recorded = recorded_channels(status)
-    disputed = {entry.channel for entry in status.channels if entry.compute_domain == DISPUTED}
     # A Suspended or leaving member may hold what was reused since; admission decides about it.
     inside = (MemberState.JOINING, MemberState.READY, MemberState.NOT_READY, MemberState.UNKNOWN)
     members = [member.node for member in status.members if member.state in inside]
-    return {
-        node
+    held = {
+        (node, one.channel, one.compute_domain)
         for node in members
         if (report := nvlink_nodes.get(node)) is not None and report.status.partition == partition
-        if any(
-            held.partition == partition
-            and (held.channel, held.compute_domain) not in recorded
-            and held.channel not in disputed
-            for held in report.status.held_channels
-        )
+        for one in report.status.held_channels
+        if one.partition == partition
     }
+    # Members hold few channels of a partition that may have released hundreds.
+    channels = {channel for _, channel, _ in held}
+    entries = [entry for entry in status.channels if entry.channel in channels]
+    recorded = {(entry.channel, entry.compute_domain.uid) for entry in entries}
+    disputed = {entry.channel for entry in entries if entry.compute_domain == DISPUTED}
+    return {node for node, channel, uid in held if (channel, uid) not in recorded and channel not in disputed}
 
 
 def merge_evidence(

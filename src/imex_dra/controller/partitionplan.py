@@ -18,7 +18,7 @@ from imex_dra.api.nvlinkpartition import ChannelAssignment, MemberState, NVLinkP
 from imex_dra.api.reasons import Explanation
 from imex_dra.controller.admission import Admission, combined
 from imex_dra.controller.channels import ChannelDemand, ChannelPlan, plan_channels
-from imex_dra.controller.epochs import EpochPlan, NodeReports, is_reusable, next_epoch, reuse_problem
+from imex_dra.controller.epochs import EpochPlan, NodeReports, next_epoch, reusable_channels, reuse_problem
 from imex_dra.controller.evidence import merge_evidence
 from imex_dra.controller.liveness import Liveness
 from imex_dra.controller.membership import MemberInputs, MemberPlan, plan_members, staying
@@ -234,7 +234,7 @@ def _plan_channels(
         now=now,
         last_channel=base.status.last_channel,
         epoch=base.status.epoch,
-        can_reuse=lambda entry: can_assign and is_reusable(entry, reports),
+        reusable=reusable_channels(base.channels, reports) if can_assign else frozenset(),
         max_per_namespace=inputs.settings.max_channels_per_namespace,
     )
 

@@ -34,6 +34,9 @@ R = TypeVar("R")
 _LAST_ATTEMPT = 1.0
 """Seconds before the deadline at which a read is tried for the last time."""
 
+_LAST_LOOK = 3.0
+"""Seconds for the read after the deadline (`PrepareDeadline.last_call`)."""
+
 _PREFETCH_GRACE = 0.2
 """Seconds in which a prefetch that is no longer needed may finish, so that its connection can be reused."""
 
@@ -77,6 +80,15 @@ class PrepareDeadline:
                 await asyncio.sleep(min(delay, remaining - _LAST_ATTEMPT))
         raise AssertionError("unreachable")
 
+    async def last_call(self, request: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        """After the deadline, once: the kubelet waits a little longer."""
+        try:
+            async with asyncio.timeout(_LAST_LOOK):
+                return await request()
+        except (ApiRetryable, Forbidden, TimeoutError) as error:
+            self._last_error = error if isinstance(error, ImexError) else None
+            raise self._unreachable() from error
+
     def _unreachable(self) -> NotYet:
         cause = str(self._last_error or "no answer in time")
         unreachable = api_unreachable(node=self._node, claim=str(self.claim), cause=cause)
@@ -112,6 +124,12 @@ class LivePartition:
     async def fetch(self, name: str) -> NVLinkPartition | None:
         with suppress(NotFound):
             return await self._deadline.call(lambda: self._client.get(NVLINK_PARTITIONS, Key("", name)))
+        return None
+
+    async def last_look(self, name: str) -> NVLinkPartition | None:
+        """At the end of a call that has found no grant."""
+        with suppress(NotFound):
+            return await self._deadline.last_call(lambda: self._client.get(NVLINK_PARTITIONS, Key("", name)))
         return None
 
     @asynccontextmanager

@@ -36,8 +36,16 @@ from imex_dra.api.nodereasons import (
     peers_unreachable,
 )
 from imex_dra.api.nvlinknode import FabricState, ImexState
-from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState, Member, MemberState, NVLinkPartition
+from imex_dra.api.nvlinkpartition import (
+    CHANNELS_REUSABLE,
+    ChannelAssignment,
+    ChannelState,
+    Member,
+    MemberState,
+    NVLinkPartition,
+)
 from imex_dra.api.partitionreasons import (
+    assignment_blocked,
     drain_first,
     no_channel_assigned,
     not_a_member,
@@ -54,8 +62,8 @@ from imex_dra.node.claim import ChannelRequest
 
 NO_CHANNEL = -1
 
-_CHANNEL_CAUSES = {Reason.CHANNELS_EXHAUSTED, Reason.CHANNEL_LIMIT, Reason.ASSIGNMENT_BLOCKED}
-"""Why the controller assigns no channel."""
+_CHANNEL_CAUSES = {Reason.CHANNELS_EXHAUSTED, Reason.CHANNEL_LIMIT}
+"""Why the controller assigns no channel, in the status of a ComputeDomain."""
 
 MAX_CLAIMS = 16
 """Default of `imex node --max-claims`. Each claim needs a device of the ResourceSlice, which can have 128."""
@@ -268,13 +276,18 @@ def find_domain(request: ChannelRequest, domains: list[ComputeDomain]) -> Comput
 
 
 def with_controllers_cause(
-    explanation: Explanation, domain: ComputeDomain | None, node: str, partition: PartitionId
+    explanation: Explanation, domain: ComputeDomain | None, snapshot: Snapshot
 ) -> Explanation:
-    """Replaces "no channel yet" by the cause in the status of the ComputeDomain, if it concerns this partition:
-    only the controller knows why it assigns none.
+    """Replaces "no channel yet" by the cause that the controller has written, if it concerns this partition: only
+    the controller knows why it assigns none.
     """
-    if explanation.reason is not Reason.NO_CHANNEL_ASSIGNED or domain is None:
+    if explanation.reason is not Reason.NO_CHANNEL_ASSIGNED or snapshot.partition is None:
         return explanation
+    if (blocked := _assignment_blocked(snapshot.partition)) is not None:
+        return blocked._replace(reason=explanation.reason)
+    if domain is None:
+        return explanation
+    node, partition = snapshot.node, snapshot.partition_id
     # The condition joins the causes of all partitions, so what it says of the node itself comes first. A status
     # with very many nodes does not list all of them.
     entries = (entry for entry in domain.status.nodes if (entry.name, entry.clique_id) == (node, partition))
@@ -287,6 +300,18 @@ def with_controllers_cause(
         if partition in cause:
             return Explanation(explanation.reason, cause, next_step)
     return explanation
+
+
+def _assignment_blocked(partition: NVLinkPartition) -> Explanation | None:
+    """Why a recovering partition assigns no channel. It says so itself, in the write that plans it. The status of
+    a ComputeDomain says it later, and still does after the partition has recovered while no controller runs.
+    """
+    status = partition.status
+    if not status.pending_reports and not status.required_generation:
+        return None
+    condition = find_condition(status.conditions, CHANNELS_REUSABLE)
+    cause, _, next_step = (condition.message if condition else "it recovers").partition("; ")
+    return assignment_blocked(partition=partition.metadata.name, cause=cause)._replace(next_step=next_step)
 
 
 def _membership_obstacle(snapshot: Snapshot) -> Obstacle:

@@ -185,11 +185,9 @@ class ClaimPreparer:
             await wait_any(changed, watched, timeout=deadline.remaining())
             domain_watch.check()
             if not changed.is_set() and not watched.is_set():
-                latest = _latest(domain, domain_watch)
-                explanation = with_controllers_cause(
-                    verdict.explanation, latest, snapshot.node, snapshot.partition_id
+                return await _decide_at_deadline(
+                    snapshot, request, checkpoint, live, _latest(domain, domain_watch), deadline
                 )
-                raise explanation.error(NotYet, waited=deadline.elapsed())
 
     async def _find_domain(self, request: ChannelRequest, deadline: PrepareDeadline) -> ComputeDomain:
         """In the claim's namespace; if it is not there, in the whole cluster, to explain why."""
@@ -229,6 +227,30 @@ async def decide(
         return verdict
     fetched = structs.replace(snapshot, watched_partition=await live.fetch(snapshot.partition_id))
     return grant_or_obstacle(fetched, request, fence)
+
+
+async def _decide_at_deadline(
+    snapshot: Snapshot,
+    request: ChannelRequest,
+    checkpoint: Checkpoint,
+    live: LivePartition,
+    domain: ComputeDomain | None,
+    deadline: PrepareDeadline,
+) -> Grant:
+    """Raises NotYet with what is in the way now.
+
+    The watch cannot answer that: after the API server was unreachable for a while, it may deliver the next version
+    only after the whole call.
+    """
+    if snapshot.partition_id:
+        snapshot = structs.replace(snapshot, watched_partition=await live.last_look(snapshot.partition_id))
+    verdict: Grant | Obstacle = grant_or_obstacle(snapshot, request, checkpoint.fence(snapshot.partition_id))
+    if isinstance(verdict, Grant) and request.waits_for_peers:
+        verdict = peers_obstacle(snapshot, domain) or verdict
+    if isinstance(verdict, Grant):
+        return verdict
+    explanation = with_controllers_cause(verdict.explanation, domain, snapshot)
+    raise explanation.error(NotYet, waited=deadline.elapsed())
 
 
 def prepared_claim(request: ChannelRequest, grant: Grant, snapshot: Snapshot) -> PreparedClaim:

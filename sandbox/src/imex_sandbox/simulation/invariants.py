@@ -39,6 +39,8 @@ class Invariants:
         """By node and boot: what containers could be given at any time."""
         self._assigned: dict[str, dict[int, str]] = {}
         """By partition: the ComputeDomain of each channel that was assigned at the last check."""
+        self._recorded: dict[Holder, float] = {}
+        """When the partition of a holder last knew of its channel."""
         self._peers: set[tuple[Process, Process]] = set()
         """Processes of one ComputeDomain whose daemons have known each other."""
 
@@ -114,7 +116,7 @@ class Invariants:
         existing = {key.name for key, _ in self._cluster.storage.all(PARTITIONS)}
         for holder in self._holders():
             if holder.channel >= 0 and holder.partition not in existing | self._cluster.restored:
-                _check_assignment(None, holder)
+                self._check_assignment(None, holder, {})
         for key, stored in self._cluster.storage.all(PARTITIONS):
             status = stored.document.get("status", {})
             _check_members(key.name, status)
@@ -127,7 +129,36 @@ class Invariants:
             self._check_foreign_channels(key.name, status, entries)
             for holder in self._holders():
                 if holder.partition == key.name and holder.channel >= 0:
-                    _check_assignment(entries.get(holder.channel), holder)
+                    self._check_assignment(entries.get(holder.channel), holder, status)
+
+    def _check_assignment(self, entry: Json | None, holder: Holder, status: Json) -> None:
+        """The partition knows of every channel that a process has or could have, until that has ended."""
+        where = f"channel {holder.channel} of {holder.partition}"
+        who = f"{holder.what} of {holder.domain} on {holder.node}"
+        uid = entry["computeDomain"].get("uid", "") if entry else ""
+        is_reused = entry is not None and entry["state"] == "Assigned" and uid != holder.domain
+        if not is_reused and entry is not None and uid in (holder.domain, ""):
+            self._recorded[holder] = self._cluster.loop.time()
+        elif self._was_lost_without_its_node(holder, status):
+            return
+        elif is_reused:
+            raise Violation("channel reused", f"{where} is assigned to {uid}, but {who} holds it")
+        else:
+            raise Violation("channel forgotten", f"{who} holds {where}, but the partition does not know it")
+
+    def _was_lost_without_its_node(self, holder: Holder, status: Json) -> bool:
+        """Whether the entry was lost with a restore, and the node of the holder is not in the partition.
+
+        If no member holds a channel that the restored version does not know, nothing proves the restore. It does
+        no harm as long as the node is away: it is connected to no member, and must be drained before it returns
+        (`DrainFirst`). A node that returns without that is a violation again.
+        """
+        recorded = self._recorded.get(holder)
+        if recorded is None or self._cluster.tampered_at.get(holder.partition, -1.0) < recorded:
+            return False
+        daemon = self._cluster.fabric.daemons.get(holder.node)
+        runs_here = daemon is not None and daemon.applied and daemon.applied.partition == holder.partition
+        return not runs_here and holder.node not in {member["node"] for member in status.get("members", ())}
 
     def _check_releases(self, partition: str, entries: dict[int, Json]) -> None:
         """A channel stays assigned while pods use it, unless a user has asked for its release."""
@@ -213,14 +244,3 @@ def read_checkpoint(content: bytes) -> dict[str, Json] | None:
     except ValueError:
         return None
     return claims
-
-
-def _check_assignment(entry: Json | None, holder: "Holder") -> None:
-    """The partition knows of every channel that a process has or could have, until that has ended."""
-    where = f"channel {holder.channel} of {holder.partition}"
-    who = f"{holder.what} of {holder.domain} on {holder.node}"
-    uid = entry["computeDomain"].get("uid", "") if entry else ""
-    if entry is not None and entry["state"] == "Assigned" and uid != holder.domain:
-        raise Violation("channel reused", f"{where} is assigned to {uid}, but {who} holds it")
-    if uid not in (holder.domain, "") or entry is None:
-        raise Violation("channel forgotten", f"{who} holds {where}, but the partition does not know it")

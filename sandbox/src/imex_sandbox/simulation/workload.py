@@ -7,13 +7,14 @@ Every fault ends by itself. `heal` ends all of them at once, so that the cluster
 """
 
 import random
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
 from imex_sandbox.embedded.kinds import PODS
-from imex_sandbox.embedded.storage import Key
+from imex_sandbox.embedded.storage import Key, Stored
 from imex_sandbox.simulation.cluster import USERS, SimulatedCluster
-from imex_sandbox.simulation.kinds import DOMAINS
+from imex_sandbox.simulation.kinds import DOMAINS, PARTITIONS
 from imex_sandbox.simulation.machinefaults import MachineFaults
 from imex_sandbox.simulation.servicefaults import ServiceFaults
 from imex_sandbox.simulation.undos import Undos
@@ -120,13 +121,28 @@ class Workload:
         self.drain()
 
     def drain(self) -> None:
-        """Ends what would never end by itself: pods without a ComputeDomain, and pods on a node that has moved."""
+        """Ends what would never end by itself: pods without a ComputeDomain, pods on a node that has moved, and
+        pods that a partition asks to delete.
+        """
         cluster = self._cluster
-        moved = {
+        ended = {
             one.pod for one in cluster.processes() if one.partition != cluster.nodes[one.node].hardware.partition
         }
+        named = {name for _, partition in cluster.storage.all(PARTITIONS) for name in _pods_to_delete(partition)}
         for key, one in cluster.storage.all(PODS):
             domain = cluster.storage.get(DOMAINS, Key(USERS, domain_of(one)))
             leaves = domain is None or domain.document["metadata"].get("deletionTimestamp")
-            if leaves or one.document["metadata"]["uid"] in moved:
+            if leaves or one.document["metadata"]["uid"] in ended or f"{key.namespace}/{key.name}" in named:
                 cluster.objects.delete(PODS, key, {})
+
+
+def _pods_to_delete(partition: Stored) -> set[str]:
+    """As a user reads it in the condition."""
+    conditions = partition.document.get("status", {}).get("conditions", ())
+    messages = [one["message"] for one in conditions if (one["status"], one["reason"]) == ("False", "DrainFirst")]
+    return {
+        pod
+        for message in messages
+        for pods in re.findall(r"pods ([^()]+) \(", message)
+        for pod in pods.split(", ")
+    }
