@@ -12,6 +12,9 @@ BIN     := $(VENV)/bin
 PYTHON3 ?= python3
 UV      := $(shell command -v uv || echo $(BIN)/uv)
 PINS    := requirements/dev.txt
+# What racks and the demo need, and the build backend that installs this tree.
+SANDBOX_PINS := requirements/sandbox.txt requirements/build.txt
+RACK_PROGRAMS := imex_sandbox.cli.demo, imex_sandbox.embedded.server, imex_sandbox.cluster.drivers, imex_sandbox.kubelet.fleet, jsonschema.validators, anyio.streams.tls
 # The environment's own tools (kubectl above all) come before the machine's.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
@@ -26,23 +29,36 @@ endif
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14 | sed 's/^/  make /'
 
-demo: env ## run two simulated racks and a job with 72 ranks
+demo: $(VENV)/.sandbox ## run two simulated racks and a job with 72 ranks
 	@env -u PYTHONDONTWRITEBYTECODE imex demo $(ARGS)
 
 env: $(VENV)/.ready ## create the Python environment in .venv, from hash-checked pins
 
-$(VENV)/.ready: $(PINS) pyproject.toml sandbox/pyproject.toml src/imex_dra/__init__.py
+$(VENV)/.ready: $(PINS) $(VENV)/.sandbox
+	@echo "installing the pinned tools of the tests into $(VENV)"
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(PINS)
+	@touch $@
+
+# A new user waits for this before the demo: no tools of the tests, and pip itself is not installed if it is there.
+$(VENV)/.sandbox: $(SANDBOX_PINS) pyproject.toml sandbox/pyproject.toml src/imex_dra/__init__.py
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "imex-dra needs Python 3.11 or later; $(PYTHON3) is older. Name another with: make env PYTHON3=python3.12" >&2; exit 1; }
 	@$(PYTHON3) -c 'import venv, ensurepip' 2>/dev/null || command -v uv >/dev/null || { \
 	  echo "$(PYTHON3) has no venv module. On Debian and Ubuntu: apt-get install python3-venv. Or put uv on the PATH." >&2; exit 1; }
-	@if command -v uv >/dev/null; then uv venv --quiet --allow-existing --python $(PYTHON3) $(VENV); \
-	 else test -x $(BIN)/uv || { $(PYTHON3) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }; fi
 	@echo "installing the pinned environment into $(VENV)"
-	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(PINS)
+	@if command -v uv >/dev/null; then uv venv --quiet --allow-existing --python $(PYTHON3) $(VENV); \
+	 elif ! test -x $(BIN)/uv; then \
+	   if $(PYTHON3) -c 'import pip' 2>/dev/null; then \
+	     $(PYTHON3) -m venv --without-pip $(VENV); \
+	     $(PYTHON3) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --target $(VENV)/uv uv; \
+	     ln -sf ../uv/bin/uv $(BIN)/uv; \
+	   else $(PYTHON3) -m venv $(VENV); $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; fi; \
+	 fi
+	@$(UV) pip install --quiet --python $(BIN)/python --require-hashes $(addprefix -r ,$(SANDBOX_PINS))
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . -e sandbox
-	@# Dozens of processes of a rack import the same modules.
+	@# Dozens of processes of a rack import the same modules, many at the same time: compiled once, for all of them.
 	@$(BIN)/python -m compileall -q src/imex_dra sandbox/src/imex_sandbox
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import $(RACK_PROGRAMS)'
 	@touch $@
 
 lint: env ## formatting, lints, types, layers, generated files
@@ -118,7 +134,8 @@ docs: env ## build the documentation as a site, in dist/site
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(VENV)/docs
 	@$(UV) pip install --quiet --python $(VENV)/docs/bin/python --require-hashes -r requirements/docs.txt
 	@python -m tools.site
-	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict && echo "dist/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build --quiet --strict && \
+	  echo "dist/site/index.html; the search needs a web server: python3 -m http.server --bind 127.0.0.1 --directory dist/site"
 
 test-clean: ## run .ci/run in a fresh clone with an empty HOME and a bare PATH
 	@tests/clean-run

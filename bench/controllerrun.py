@@ -36,7 +36,7 @@ QUIET = 4.0
 
 _WRITES = {"create", "update", "patch", "delete"}
 _WRITTEN = {"computedomains", "nvlinkpartitions", "resourceclaimtemplates", "nodes"}
-_WITHOUT_RICH = "import sys; sys.modules['rich'] = None; from imex_dra.cli import main; main()"
+WITHOUT_RICH = "import sys; sys.modules['rich'] = None; from imex_dra.cli import main; main()"
 """An image does not have rich, which is for terminals. structlog would load it."""
 
 
@@ -145,7 +145,7 @@ async def _warm_up(client: Client) -> None:
 
 
 def controller(control_plane: ControlPlane, number: int, directory: Path) -> Process:
-    words = [sys.executable, "-c", _WITHOUT_RICH, "controller", "--metrics-address=127.0.0.1:0"]
+    words = [sys.executable, "-c", WITHOUT_RICH, "controller", "--metrics-address=127.0.0.1:0"]
     words.append(f"--kubeconfig={control_plane.kubeconfig(CONTROLLERS[number])}")
     return Process("imex controller", words, log=directory / f"controller-{number}.log")
 

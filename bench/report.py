@@ -1,14 +1,15 @@
 """Stores the results in `bench/results.json`, and shows them as a table and in `docs/benchmarks.md`.
 
-A run of some benchmarks keeps the results of the others if they are from the same machine. So all results are from
-one machine, but not from one run: each has the time of its own run.
+A run of some benchmarks keeps the results of the others. So results are not from one run, and perhaps not from one
+machine: each has the time of its own run, and is marked if its machine is another one. Value and yardstick are
+always from the same run.
 """
 
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from bench.catalog import Benchmark
 from bench.curves import CURVES, pictures
@@ -23,7 +24,7 @@ PICTURES = ROOT / "docs" / "curves"
 _HEADINGS = ("what", "value", "yardstick", "unit", "yardstick is", "budget", "verdict")
 
 
-class Run(Struct, frozen=True):
+class Run(Struct, frozen=True, omit_defaults=True):
     """The last run of a benchmark."""
 
     measured: str
@@ -31,6 +32,8 @@ class Run(Struct, frozen=True):
     load: float
     """Load average at the start: other work on the machine makes the slowest percentile slower."""
     lines: list[Line]
+    machine: Machine | None = None
+    """If it is another one than that of most results."""
 
 
 class Results(Struct, frozen=True):
@@ -55,10 +58,11 @@ def shown(results: Results, known: dict[str, Benchmark]) -> dict[Path, str]:
 def merge(
     previous: Results | None, machine: Machine, runs: dict[str, Run], known: dict[str, Benchmark]
 ) -> Results:
-    """The new results, and the previous ones that are still valid."""
-    kept = previous.benchmarks if previous and previous.machine == machine else {}
-    merged = kept | runs
-    return Results(machine, {name: merged[name] for name in known if name in merged})
+    """The new results, and the previous ones of benchmarks that still exist."""
+    results = previous or Results(machine, {})
+    marked = {name: structs.replace(run, machine=machine) for name, run in runs.items()}
+    merged = results.benchmarks | (runs if machine == results.machine else marked)
+    return Results(results.machine, {name: merged[name] for name in known if name in merged})
 
 
 def previous() -> Results | None:
@@ -82,13 +86,18 @@ def document(results: Results, known: dict[str, Benchmark]) -> str:
         " Two yardsticks of the scale theme are numbers of the design: the writes of the node itself, and the"
         " duration of the Lease. A budget is the maximum for a value.",
         f"Machine: {results.machine}. The values are not from one run: each row has the time (UTC) of its run and"
-        " the load average at its start.",
+        f" the load average at its start.{_other_machines(results)}",
         *_curves(results),
         _markdown(results.benchmarks),
         "## How each is measured",
         *(_method(name, known[name]) for name in results.benchmarks),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _other_machines(results: Results) -> str:
+    others = dict.fromkeys(str(run.machine) for run in results.benchmarks.values() if run.machine)
+    return f" A time with * was on another machine: {'; '.join(others)}." if others else ""
 
 
 def _pictures(results: Results) -> dict[str, str]:
@@ -111,7 +120,8 @@ def _markdown(benchmarks: dict[str, Run]) -> str:
 
 
 def _rows(run: Run) -> list[tuple[str, ...]]:
-    return [(*_cells(line), run.measured, f"{run.load:.1f}") for line in run.lines]
+    measured = f"{run.measured} \\*" if run.machine else run.measured
+    return [(*_cells(line), measured, f"{run.load:.1f}") for line in run.lines]
 
 
 def _cells(line: Line) -> tuple[str, ...]:

@@ -82,7 +82,8 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 
 _FREE = {
     *("extraLabels", "extraPodAnnotations", "node.affinity", "node.nodeSelector", "node.resources"),
-    *("controller.affinity", "controller.nodeSelector", "controller.resources", "daemon.resources"),
+    *("controller.affinity", "controller.nodeSelector", "controller.resources"),
+    *("daemon.nodeSelector", "daemon.resources"),
     *("webhook.affinity", "webhook.nodeSelector", "webhook.resources", "webhook.configurationAnnotations"),
     *("metrics.podMonitors.labels", "metrics.prometheusRule.labels", "metrics.dashboard.labels"),
 }

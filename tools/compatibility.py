@@ -13,17 +13,24 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from xml.etree import ElementTree
 
 import click
 import msgspec
 
 from imex_sandbox.kubernetes import binaries, versions
+from tools import controlplanes
+from tools.testresults import Result, Results, parse
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "tools/compatibility.json"
 INTRODUCTION = ROOT / "tools/compatibility-introduction.md"
 PAGE = ROOT / "docs/compatibility.md"
+
+RACKS_INTRODUCTION = """\
+## Real Kubernetes and the embedded control plane
+
+The suites of simulated racks run on both: on real Kubernetes first, and on the [embedded control
+plane](embedded.md), which is not Kubernetes. `python -m tools.controlplanes` runs them and keeps the results."""
 
 SUITES = {
     "driver": ("The driver on real kubelets", ("tests/driver", "-m", "node")),
@@ -41,41 +48,6 @@ SUITES = {
     "chart": ("Helm chart: the API server takes its objects", ("tests/chart", "-m", "kube")),
     "install": ("Helm chart: install, upgrade, uninstall on real kubelets", ("tests/chart", "-m", "node")),
 }
-
-
-class Result(msgspec.Struct, frozen=True):
-    """Of one suite on one version. `remarks`: failed tests, reasons of skips, programs of other releases."""
-
-    release: str
-    date: str
-    passed: int
-    failed: int
-    skipped: int
-    remarks: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        words = [f"{self.passed} passed", f"**{self.failed} failed**", f"{self.skipped} skipped"]
-        return ", ".join(word for word, count in zip(words, (1, self.failed, self.skipped), strict=True) if count)
-
-
-Results = dict[str, dict[str, Result]]
-"""By suite and minor version."""
-
-
-def parse(report: bytes, *, release: str, date: str) -> Result:
-    """A JUnit report of pytest."""
-    cases = list(ElementTree.fromstring(report).iter("testcase"))
-    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skips = [skip.get("message", "") for case in cases if (skip := case.find("skipped")) is not None]
-    remarks = [f"failed: {case.get('name')}" for case in failed] + [f"skipped: {reason}" for reason in skips]
-    return Result(
-        release,
-        date,
-        passed=len(cases) - len(failed) - len(skips),
-        failed=len(failed),
-        skipped=len(skips),
-        remarks=tuple(dict.fromkeys(remarks)),
-    )
 
 
 def page(results: Results, introduction: str) -> str:
@@ -107,7 +79,8 @@ def load() -> Results:
 
 
 def document() -> dict[Path, bytes]:
-    return {PAGE: page(load(), INTRODUCTION.read_text()).encode()}
+    both = f"{RACKS_INTRODUCTION}\n\n{controlplanes.table(controlplanes.load())}\n"
+    return {PAGE: f"{page(load(), INTRODUCTION.read_text())}\n{both}".encode()}
 
 
 def run(suite: str, minor: str) -> Result:

@@ -45,6 +45,13 @@ async def test_a_liveness_check_that_fails_is_shown() -> None:
         assert await get(telemetry, "/livez") == (503, "[-]socket: was removed\nfailed\n")
 
 
+async def test_a_page_is_shown_while_its_context_lasts() -> None:
+    telemetry = Telemetry()
+    with telemetry.page("/imex", lambda: "READY\n"):
+        assert await get(telemetry, "/imex") == (200, "READY\n")
+    assert await get(telemetry, "/imex") == (404, "Not Found\n")
+
+
 @pytest.mark.parametrize(
     ("address", "host", "port"),
     [(":8080", None, 8080), ("127.0.0.1:0", "127.0.0.1", 0), ("[::1]:8081", "::1", 8081)],

@@ -45,9 +45,17 @@ def test_a_benchmark_that_ran_again_has_its_new_figures_only() -> None:
     assert results.benchmarks == {"theme.new": NEW}
 
 
-def test_figures_of_another_machine_and_of_benchmarks_that_are_gone_do_not_stand() -> None:
-    assert report.merge(Results(ELSEWHERE, {"theme.old": OLD}), HERE, {}, KNOWN).benchmarks == {}
+def test_figures_of_benchmarks_that_are_gone_do_not_stand() -> None:
     assert report.merge(Results(HERE, {"theme.gone": OLD}), HERE, {}, KNOWN).benchmarks == {}
+
+
+def test_figures_of_another_machine_are_marked_until_they_are_measured_again() -> None:
+    results = report.merge(Results(HERE, {"theme.old": OLD}), ELSEWHERE, {"theme.new": NEW}, KNOWN)
+    text = report.document(results, KNOWN)
+    assert "A time with * was on another machine: 64 cores (x86_64)" in text
+    assert "| 2026-11-15 07:00 | 3.8 |" in text
+    assert "| 2026-11-16 18:03 \\* | 0.7 |" in text
+    assert report.merge(results, HERE, {"theme.new": NEW}, KNOWN).benchmarks["theme.new"] == NEW
 
 
 def test_the_next_run_can_read_what_is_recorded() -> None:

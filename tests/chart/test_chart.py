@@ -193,6 +193,15 @@ def test_an_upgrade_restarts_imex_node_without_a_gap_and_nvidia_imex_not_at_all(
         assert daemon["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
+def test_on_a_shutdown_of_the_node_our_pods_end_after_those_with_channels() -> None:
+    objects = template()
+    for name in ("imex-node", "imex-daemon"):
+        assert pod_of(objects, "DaemonSet", name)["priorityClassName"] == "system-node-critical"
+    assert pod_of(objects, "DaemonSet", "imex-daemon")["terminationGracePeriodSeconds"] > 30, (
+        "the supervisor's limit"
+    )
+
+
 def test_the_daemon_has_no_token_and_the_controller_no_privilege(objects: list[dict[str, Any]]) -> None:
     for daemon in daemons(objects):
         assert daemon["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
@@ -349,11 +358,24 @@ def test_nvidia_imex_and_only_it_leaves_a_node_whose_gpu_driver_is_being_replace
             "operator": "NotIn",
             "values": ["paused-for-driver-upgrade"],
         },
+        {
+            "key": "nvidia.com/gpu.deploy.dra-validator",
+            "operator": "NotIn",
+            "values": ["paused-for-driver-upgrade"],
+        },
     ]
     objects = template(values={"node.affinity": affinity})
     expected = [{**term, "matchExpressions": [*term.get("matchExpressions", []), *not_paused]} for term in terms]
     assert pod_of(objects, "DaemonSet", "imex-daemon")["affinity"] == required(*expected)
     assert "gpu.deploy" not in str(pod_of(objects, "DaemonSet", "imex-node").get("affinity"))
+
+
+def test_the_gpu_operator_can_wait_for_nvidia_imex_which_it_finds_by_its_node_selector() -> None:
+    client = {"nvidia.com/gpu.deploy.client": "true"}
+    objects = template(values={"node.nodeSelector": {"rack": "a"}, "daemon.nodeSelector": client})
+    daemon, node = (pod_of(objects, "DaemonSet", name)["nodeSelector"] for name in ("imex-daemon", "imex-node"))
+    assert daemon == {"rack": "a", **client}
+    assert node == {"rack": "a"}, "without it no pod with a channel could end"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -186,6 +187,23 @@ def test_preflight_checks_a_node_with_a_pod_that_does_not_stay(installation: Ins
     assert failed[0].startswith("the GPU driver is not loaded")
     selector = "--selector=app.kubernetes.io/component=node-check"
     assert installation.kubectl.get("pods", "--all-namespaces", selector)["items"] == []
+
+
+def test_a_support_bundle_has_logs_and_what_nvidia_imex_ctl_said(
+    installation: Installation, tmp_path: Path
+) -> None:
+    file = tmp_path / "bundle.tar.gz"
+    command = [str(Path(sys.executable).with_name("imex")), "collect", f"--file={file}", "--output=json"]
+    environment = {**os.environ, "KUBECONFIG": str(installation.kubeconfig)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=200)
+    written = json.loads(done.stdout)
+    assert written["missing"] == []
+    nodes = installation.kubectl.get("nvlinknodes")["items"]
+    assert (written["ctlAnswers"], written["logs"] > len(nodes)) == (len(nodes), True)
+    with tarfile.open(file) as bundle:
+        said = bundle.extractfile(f"imex-bundle/nvidia-imex-ctl/{nodes[0]['metadata']['name']}.txt")
+        assert said
+        assert b"READY" in said.read()
 
 
 def test_upgrade_and_rollback_do_not_interrupt_a_memory_exchange(installation: Installation) -> None:

@@ -4,7 +4,12 @@
 """
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -63,6 +68,14 @@ def test_help_has_an_example_of_the_command(name: str) -> None:
     examples = text.partition("Examples:")[2]
     assert f"imex {name.removesuffix(' files')}" in examples
     assert len(examples.strip().splitlines()) > 1
+
+
+@pytest.mark.parametrize("name", ["controller", "node", "webhook", *sorted(sandbox())])
+def test_help_of_a_program_has_an_example(name: str) -> None:
+    """Of some it is that of argparse."""
+    command = [sys.executable, "-m", "imex_dra.cli", name, "--help"]
+    help = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert f"imex {name} " in help.replace("\n", " ").partition(f"imex {name} ")[2], help
 
 
 @pytest.mark.parametrize("name", FOR_PEOPLE)
@@ -125,23 +138,40 @@ def test_without_the_file_there_is_one_sentence_and_exit_code_2(name: str) -> No
     assert (done.exit_code, done.stderr) == (2, "imex: /no/such/file.yaml: No such file or directory\n")
 
 
-@pytest.mark.parametrize("name", OF_A_CLUSTER)
-def test_a_server_that_does_not_answer_is_one_sentence_and_exit_code_2(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "kubeconfig"
-    config = {
+def kubeconfig(server: str) -> dict[str, Any]:
+    return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "x", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "clusters": [{"name": "x", "cluster": {"server": server}}],
         "users": [{"name": "x", "user": {"token": "x"}}],
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
         "current-context": "x",
     }
-    file.write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", OF_A_CLUSTER)
+def test_a_server_that_does_not_answer_is_one_sentence_and_exit_code_2(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps(kubeconfig("https://127.0.0.1:1")))
     done = run(*name.split(), *FOR_PEOPLE[name], "--kubeconfig", file)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("imex: ")
     assert "no response from 127.0.0.1" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_is_no_finding_and_has_no_traceback(tmp_path: Path) -> None:
+    """While the API server does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        file = tmp_path / "kubeconfig"
+        file.write_text(json.dumps(kubeconfig(f"http://127.0.0.1:{server.getsockname()[1]}")))
+        command = [sys.executable, "-m", "imex_dra.cli", "verify", f"--kubeconfig={file}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            server.settimeout(60)
+            with server.accept()[0]:
+                process.send_signal(signal.SIGINT)
+                output = process.communicate(timeout=60)
+    assert (process.returncode, output) == (130, ("", ""))
 
 
 def test_watch_has_no_json(tmp_path: Path) -> None:

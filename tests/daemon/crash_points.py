@@ -21,7 +21,7 @@ from imex_dra.daemon.manager import DaemonManager
 from imex_dra.daemon.state import DaemonState, PollIntervals
 from imex_dra.daemon.supervisor import Found, Process, Supervisor
 from imex_dra.imex.config import hosts_file, identity_of
-from imex_dra.imex.ctl import ImexCtl
+from imex_dra.imex.ctl import ImexCtl, Reply
 from imex_dra.imex.memberlist import Leave, MemberList
 from tests.daemon.simulatednode import RunningSupervisor
 from tests.killing import kill_before_call
@@ -59,8 +59,8 @@ SCENARIOS = {each.__name__: each for each in (others_change, own_index_changes, 
 
 
 class ReadyCtl(ImexCtl):
-    async def _query(self, config: Path, *flags: str) -> bytes:
-        return b"READY"
+    async def _query(self, config: Path, *flags: str) -> Reply:
+        return Reply(b"READY")
 
 
 class Node:

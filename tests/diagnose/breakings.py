@@ -339,8 +339,8 @@ def _(broken: Broken) -> None:
 def _(broken: Broken) -> None:
     pending(broken, "worker-0")
     note = (
-        "Failed to prepare dynamic resources: prepare claim team/worker-0-imex: error: channel 7 is still held on"
-        " node r0-n00; delete the pod that uses that claim"
+        "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources failed for"
+        " ResourceClaim worker-0-imex: channel 7 is still held on node r0-n00; delete the pod that uses that claim"
     )
     broken.add("events", event("Pod", "worker-0", "FailedPrepareDynamicResources", note))
     not_ready(broken, "1 of 2 nodes with a claim is not ready: r0-n00 has not prepared the claim", "r0-n00")

@@ -4,14 +4,16 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imex_dra.api.meta import Key
 from imex_dra.base.errors import Unreadable
-from imex_dra.diagnose.bundle import driver_logs, is_bundle, pack, unpack
+from imex_dra.diagnose.bundle import is_bundle, pack, unpack
 from imex_dra.diagnose.chain import explain
 from imex_dra.diagnose.cluster import Cluster
+from imex_dra.diagnose.drivertexts import ctl_answers, driver_logs
 from imex_dra.diagnose.redaction import REDACTED, redacted, redacted_text
 from imex_dra.diagnose.rules import diagnose
 from tests.diagnose.breakings import BREAKINGS
@@ -21,7 +23,7 @@ from tests.diagnose.test_loading import Api
 
 def written(directory: Path, broken: Broken) -> Path:
     file = directory / "bundle.tar.gz"
-    file.write_bytes(pack(broken.snapshot(), {"imex-node-x/node": "log in with token: abcdef123"}))
+    file.write_bytes(pack(broken.snapshot(), {"logs/imex-node-x/node.log": "log in with token: abcdef123"}))
     return file
 
 
@@ -107,8 +109,41 @@ async def test_logs_of_the_drivers_pods_are_read_and_failures_are_named() -> Non
     client = api.client()
     logs, problems = await driver_logs(client, broken.snapshot())
     await client.close()
-    assert logs == {"imex-node-x/node": "line\n"}
+    assert logs == {"logs/imex-node-x/node.log": "line\n"}
     assert [problem.partition(": ")[0] for problem in problems] == ["log of node in imex-dra/imex-node-y"]
+
+
+def node_pod(name: str, node: str, *arguments: str) -> dict[str, Any]:
+    spec = {"nodeName": node, "containers": [{"name": "node", "args": ["node", *arguments]}]}
+    return {"metadata": meta(name, "imex-dra"), "spec": spec, "status": {"phase": "Running"}}
+
+
+async def test_answers_of_nvidia_imex_ctl_come_from_the_pods_of_imex_node_or_from_the_node() -> None:
+    broken = Broken()
+    broken.add("pods", node_pod("imex-node-x", "r0-n00", "--metrics-address=:9999"))
+    broken.add("pods", node_pod("imex-node-y", "r0-n01"))
+    api = Api(broken)
+    api.pages = {"imex-node-x:9999": "READY", "imex-node-y:8081": "DEGRADED", "r1-n00:8081": "READY"}
+    client = api.client()
+    answers, problems = await ctl_answers(client, broken.snapshot())
+    await client.close()
+    assert answers == {
+        "nvidia-imex-ctl/r0-n00.txt": "READY",
+        "nvidia-imex-ctl/r0-n01.txt": "DEGRADED",
+        "nvidia-imex-ctl/r1-n00.txt": "READY",
+    }
+    (problem,) = problems
+    assert problem.startswith("nvidia-imex-ctl on r1-n01: ")
+    assert "no endpoint" in problem
+
+
+async def test_a_reader_who_may_not_use_the_proxy_is_told_once() -> None:
+    broken = Broken()
+    client = Api(broken, proxy=403).client()
+    answers, problems = await ctl_answers(client, broken.snapshot())
+    await client.close()
+    assert answers == {}
+    assert problems == ["nvidia-imex-ctl on r0-n00, r0-n01, r1-n00, r1-n01: you may not get nodes/proxy"]
 
 
 def test_what_is_no_bundle_is_named(tmp_path: Path) -> None:

@@ -139,3 +139,21 @@ def test_an_object_that_does_not_exist_is_rejected(kind: str, name: str, namespa
     with pytest.raises(Rejected) as error:
         explained(Broken(), kind, name, namespace)
     assert str(error.value) == message
+
+
+def test_nodes_that_fit_are_not_counted_for_a_pod_without_its_template() -> None:
+    broken = Broken()
+    BREAKINGS["IMEX101"](broken)
+    assert explain(broken.cluster(), "pod", Key("team", "worker-1")).partitions == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "fact"),
+    [("READY", "READY on r0-n01, started 2026-11-18 01:02 UTC"), ("UNAVAILABLE", "UNAVAILABLE on r0-n01")],
+)
+def test_since_when_a_daemon_runs_is_said_only_while_it_is_ready(state: str, fact: str) -> None:
+    broken = Broken()
+    status = broken.get("nvlinknodes", "r0-n01")["status"]
+    status |= {"imexState": state, "imexStartedAt": "2026-11-18T01:02:03.000004Z"}
+    links = explain(broken.cluster(), "node", Key("", "r0-n01")).links
+    assert [link.fact for link in links if link.link is Link.DAEMON] == [fact]

@@ -25,6 +25,8 @@ class Api:
         self.codes = codes
         self.only_in = ""
         self.logs: dict[str, str] = {}
+        self.pages: dict[str, str] = {}
+        """By `<name>:<port>` of a pod or node."""
 
     def client(self) -> Client:
         transport = httpx2.MockTransport(self.respond)
@@ -40,6 +42,11 @@ class Api:
         if parts[-1] == "log":
             text = self.logs.get(parts[-2])
             return httpx2.Response(200, text=text) if text else httpx2.Response(400, json={"message": "no log"})
+        if parts[-2:] == ["proxy", "imex"]:
+            text, code = self.pages.get(parts[-3]), self.codes.get("proxy", 503)
+            return (
+                httpx2.Response(200, text=text) if text else httpx2.Response(code, json={"message": "no endpoint"})
+            )
         plural, namespace = parts[-1], parts[-2] if parts[-3] == "namespaces" else ""
         code = self.codes.get(plural, 200)
         if code == 403 and self.only_in and namespace == self.only_in:

@@ -2,13 +2,16 @@
 error. A healthy cluster has no finding.
 """
 
+import re
+
 import pytest
 
 from imex_dra.diagnose.rule import Rule
-from imex_dra.diagnose.rules import RULES, find_rule
+from imex_dra.diagnose.rules import RULES, diagnose, find_rule
 from imex_dra.lint.findings import Severity
-from tests.diagnose.breakings import BREAKINGS
-from tests.diagnose.healthy import Broken
+from tests.diagnose.breakings import BREAKINGS, pending
+from tests.diagnose.healthy import Broken, event
+from tests.paths import ROOT
 
 by_id = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
 
@@ -79,3 +82,37 @@ def test_gpus_with_the_same_fault_are_named_together() -> None:
     broken.get("nvlinknodes", "r0-n01")["status"]["gpus"] = gpus
     (finding,) = broken.findings()
     assert finding.evidence == "GPUs 0, 1, 2 are broken: degraded; GPU 3 is broken: not registered"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NodePrepareResources: rpc error: code = Unavailable desc = connection error: connection refused",
+        "DRA driver compute-domain.nvidia.com is not registered",
+    ],
+)
+def test_a_pod_whose_kubelet_gets_no_answer_is_an_error_although_its_node_has_only_a_warning(said: str) -> None:
+    broken = Broken()
+    BREAKINGS["IMEX308"](broken)
+    pending(broken)
+    text = f"Failed to prepare dynamic resources: prepare dynamic resources: {said}"
+    broken.add("events", event("Pod", "worker-1", "FailedPrepareDynamicResources", text))
+    finding, other = diagnose(broken.cluster())
+    assert (finding.id, other.id) == ("IMEX404", "IMEX308")
+    assert finding.message.endswith("is not prepared on r0-n01: imex node does not answer the kubelet")
+    assert finding.next_step.startswith("check that imex node runs there")
+
+
+ONLY_OBJECTS = {
+    "IMEX210": "no API server here is older than 1.34",
+    "IMEX316": "the driver of simulated racks does not run in pods",
+    "IMEX403": "the controllers of Kubernetes reserve such a claim for its pod a moment later",
+}
+"""Rules that no simulated rack breaks, and why; `BREAKINGS` has objects for each."""
+
+
+def test_every_other_rule_is_also_broken_in_a_running_cluster() -> None:
+    tests = (ROOT / "tests/sandbox/diagnosed").glob("test_*.py")
+    files = [*tests, ROOT / "tests/cli/test_installation.py", ROOT / "docs/practice.md"]
+    named = {id for file in files for id in re.findall(r"IMEX\d{3}", file.read_text())}
+    assert {rule.id for rule in RULES} - named == ONLY_OBJECTS.keys()

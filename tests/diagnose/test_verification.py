@@ -31,6 +31,17 @@ def test_a_healthy_cluster_passes_with_counts() -> None:
     assert found.findings == ()
 
 
+def test_what_is_not_there_yet_does_not_pass_although_another_check_says_why() -> None:
+    """A pod that cannot be scheduled keeps its ComputeDomain from being Ready."""
+    broken = Broken()
+    BREAKINGS["IMEX401"](broken)
+    broken.get("computedomains", "train")["status"]["status"] = "NotReady"
+    assert verdicts(broken, "team") == {
+        "claims are allocated,reserved": Verdict.FAILED,
+        "ComputeDomains are Ready": Verdict.WAITING,
+    }
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.title)
 def test_the_check_of_a_broken_rule_does_not_pass(check: Check) -> None:
     for id in check.rules:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.docs.pages import ALL_BLOCKS, PAGES, Block
+from tests.paths import ROOT
 
 MARKS = {"not run", "objects", "file"}
 NAMESPACE = "team-a"
@@ -55,6 +56,8 @@ def is_run(block: Block) -> bool:
 
 
 RUN_PAGES = tuple(page for page in PAGES if any(is_run(block) for block in ALL_BLOCKS if block.page == page))
+FOR_LAPTOPS = tuple(ROOT / "docs" / name for name in ("practice.md", "quickstart.md", "racks.md"))
+"""Their readers have the embedded control plane: `make test` runs them on it, `make test-kube` on a real one."""
 ON_OBJECTS = tuple(block for block in ALL_BLOCKS if "objects" in block.marks)
 
 

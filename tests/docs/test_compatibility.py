@@ -1,7 +1,7 @@
 """docs/compatibility.md: from reports of pytest to a page that leaves nothing out."""
 
-from tools import compatibility
-from tools.compatibility import Result
+from tools import compatibility, controlplanes
+from tools.testresults import Result, parse
 
 REPORT = b"""<testsuites><testsuite errors="1" failures="1" skipped="2" tests="6">
 <testcase name="test_a"/><testcase name="test_b"/>
@@ -13,7 +13,7 @@ REPORT = b"""<testsuites><testsuite errors="1" failures="1" skipped="2" tests="6
 
 
 def test_a_report_is_counted_and_failures_and_skips_are_named() -> None:
-    result = compatibility.parse(REPORT, release="v1.34.10", date="2026-11-18")
+    result = parse(REPORT, release="v1.34.10", date="2026-11-18")
     assert (result.passed, result.failed, result.skipped) == (2, 2, 2)
     assert result.remarks == ("failed: test_c", "failed: test_d", "skipped: needs 1.36")
 
@@ -51,3 +51,18 @@ def test_the_page_has_a_column_for_each_version_and_says_what_was_not_run() -> N
 def test_the_page_in_the_tree_was_written_from_the_results() -> None:
     for path, content in compatibility.document().items():
         assert path.read_bytes() == content
+
+
+def test_every_suite_of_racks_has_a_row_for_both_control_planes() -> None:
+    results = {"demo": {"embedded": Result("", "2026-11-18", 3, 1, 0, ("failed: test_x",))}}
+    lines = controlplanes.table(results).splitlines()
+    rows = [line for line in lines if line.startswith("| ")]
+    assert len(rows) == len(controlplanes.SUITES) + 2  # and the two lines of the header
+    assert "| The demo (`tests/sandbox/demo`) | not run | 3 passed, **1 failed** (2026-11-18) |" in rows
+    assert lines[-1] == "- embedded, The demo: failed: test_x"
+
+
+def test_a_contract_runs_by_its_marker_and_racks_by_the_variable() -> None:
+    assert controlplanes.selection("contract", "kubernetes")[1:] == ("-m", "kube")
+    assert controlplanes.selection("contract", "embedded")[1:] == ("-m", "not kube")
+    assert {controlplanes.selection("racks", one)[1:] for one in controlplanes.CONTROL_PLANES} == {("-m", "racks")}

@@ -19,7 +19,7 @@ from imex_sandbox.kubelet.config import load_stand_ins
 from tests.diagnose.breakings import BREAKINGS
 from tests.diagnose.healthy import Broken
 from tests.docs.pages import ALL_BLOCKS, Block, command_lines
-from tests.docs.running import MARKS, ON_OBJECTS, RUN_PAGES, fits, has_commands, is_run, steps
+from tests.docs.running import FOR_LAPTOPS, MARKS, ON_OBJECTS, RUN_PAGES, fits, has_commands, is_run, steps
 from tests.paths import ROOT
 
 PROGRAMS = {"export", "imex", "kubectl"}
@@ -49,6 +49,7 @@ def test_a_block_that_is_executed_has_commands_that_can_be() -> None:
     assert [str(block) for block in ALL_BLOCKS if is_run(block) and not list(command_lines(block))] == []
     assert len(commands) > 60
     assert len(RUN_PAGES) > 8
+    assert set(FOR_LAPTOPS) <= set(RUN_PAGES)
 
 
 @pytest.mark.parametrize("block", ON_OBJECTS, ids=str)

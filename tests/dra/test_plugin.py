@@ -1,7 +1,9 @@
 """The DRA plugin over real gRPC and unix sockets."""
 
 import asyncio
+import os
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -15,7 +17,8 @@ from grpc import aio
 from imex_dra.base.errors import Misconfigured, NotYet, Rejected
 from imex_dra.dra import plugin
 from imex_dra.dra.health import DeviceHealth, HealthState
-from imex_dra.dra.plugin import ClaimId, PreparedDevice, Registration, registration_problem, sockets
+from imex_dra.dra.plugin import ClaimId, PreparedDevice, Registration, registration_problem
+from imex_dra.dra.sockets import remove_abandoned, sockets
 from tests.dra.kubeletclient import connect
 from tests.waiting import until_async
 
@@ -240,6 +243,26 @@ async def test_leftover_socket_files_are_replaced_and_removed_at_the_end(kubelet
     async with serving(FakeDriver(), paths), connect(paths.service) as kubelet:
         assert await kubelet.prepare(*claims("u1"))
     assert [path for path in kubelet_directory.rglob("*") if not path.is_dir()] == []
+
+
+async def test_a_plugin_that_is_registered_removes_the_sockets_of_killed_ones_and_no_others(
+    kubelet_directory: Path,
+) -> None:
+    """A kubelet that restarts would try to register each of them, again and again."""
+    new, live, killed, starting = (sockets(kubelet_directory, name) for name in ("new", "live", "kill", "start"))
+    stranger = killed.registration.with_name("other-driver-kill-reg.sock")
+    async with serving(FakeDriver(), live), serving(FakeDriver(), new):
+        for path in (*killed, *starting, stranger):
+            with socket.socket(socket.AF_UNIX) as abandoned:
+                abandoned.bind(str(path))
+        for path in (*killed, *live, stranger):
+            os.utime(path, (0, 0))
+        async with connect(new.registration) as kubelet:
+            await kubelet.notify(registered=True)
+        assert [path.exists() for path in killed] == [False, False]
+        assert all(path.exists() for path in (*new, *live, *starting, stranger))
+        remove_abandoned(new, older_than=-1.0)
+        assert [path.exists() for path in (*starting, *live)] == [False, False, True, True]
 
 
 async def test_two_instances_serve_at_the_same_time_and_stop_independently(kubelet_directory: Path) -> None:

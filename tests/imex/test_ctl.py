@@ -180,3 +180,28 @@ async def test_the_index_that_nvidia_imex_takes_for_itself_is_read_from_its_text
     (tmp_path / "text").write_text(text)
     script = f'[ "$*" = "-c {CONFIG} -N" ] && cat {tmp_path}/text'
     assert await shell(script).own_index(CONFIG) == index
+
+
+async def test_what_the_tool_said_last_is_kept_as_it_was() -> None:
+    ctl = shell('[ "$3" = -q ] && echo READY || { echo "{}"; echo "node 3 does not answer" >&2; }')
+    assert ctl.last_answers() == ""
+    await ctl.domain(CONFIG)
+    await ctl.state(CONFIG)
+    lines = ctl.last_answers().splitlines()
+    assert [line.partition("  # 20")[0] for line in lines] == [
+        "$ nvidia-imex-ctl -q",
+        "READY",
+        "",
+        "$ nvidia-imex-ctl -N -j",
+        "{}",
+        "node 3 does not answer",
+    ]
+
+
+async def test_why_the_tool_said_nothing_is_kept_too() -> None:
+    missing = ImexCtl(["/no/such/nvidia-imex-ctl"])
+    await missing.state(CONFIG)
+    assert "/no/such/nvidia-imex-ctl cannot be started: No such file or directory" in missing.last_answers()
+    hanging = shell("exec sleep 600", timeout=0.2)
+    await hanging.state(CONFIG)
+    assert "no answer within 0.2 s" in hanging.last_answers()

@@ -8,7 +8,7 @@ from msgspec import structs
 from imex_dra.api.meta import Condition
 from imex_dra.api.nvlinknode import CONNECTED, READY, FabricState, HeldChannel, ImexState, NVLinkNodeStatus
 from imex_dra.api.nvlinkpartition import ChannelAssignment, ChannelState
-from imex_dra.daemon.state import DaemonState
+from imex_dra.daemon.state import UNKNOWN_DAEMON, DaemonState
 from imex_dra.kube.conditions import find_condition
 from imex_dra.node.checkpoint import Checkpoint, PreparedClaim
 from imex_dra.node.grant import Snapshot
@@ -340,12 +340,19 @@ def test_a_node_whose_fabric_is_broken_or_pending_stays_in_its_partition(state: 
     assert status_of(healthy_except(reading=reading(FabricState.NONE))).partition == ""
 
 
-def test_the_partition_of_the_daemon_is_kept_while_the_agent_does_not_answer() -> None:
+@pytest.mark.parametrize("unknown", [DaemonState(problem="the supervisor does not run"), UNKNOWN_DAEMON])
+def test_the_partition_of_the_daemon_is_kept_while_nobody_knows_what_runs(unknown: DaemonState) -> None:
+    """Otherwise the controller would believe that the daemon has left it, and admit the node elsewhere."""
     elsewhere = status_of(healthy_except(daemon=daemon(partition=OTHER_PARTITION)))
     assert elsewhere.imex_partition == OTHER_PARTITION
-    no_answer = healthy_except(daemon=DaemonState(problem="the supervisor does not run"))
-    assert status_of(no_answer, last=elsewhere).imex_partition == OTHER_PARTITION
+    assert status_of(healthy_except(daemon=unknown), last=elsewhere).imex_partition == OTHER_PARTITION
     assert status_of(healthy_except(daemon=DaemonState()), last=elsewhere).imex_partition == ""
+
+
+def test_a_node_on_which_nothing_is_to_run_yet_reports_at_once() -> None:
+    """A new node is a member, and has a daemon, only after its first report."""
+    assert healthy_except(daemon=DaemonState()).is_complete
+    assert not healthy_except(daemon=UNKNOWN_DAEMON).is_complete
 
 
 def test_index_and_connections_of_a_daemon_in_another_partition_are_not_reported() -> None:

@@ -149,6 +149,19 @@ async def test_without_the_kubelets_checkpoint_nothing_of_this_boot_is_unprepare
         await until_prepared(fixture, set())
 
 
+async def test_a_kubelets_checkpoint_that_was_replaced_proves_nothing(fixture: PrepareFixture) -> None:
+    """As a container sees it, if the file is mounted and not its directory: without a name, and never changed."""
+    prepare(fixture, "uid-new", "deleted")
+    kubelet_lists(fixture, "uid-old")
+    path = fixture.disk.checkpoint.parent / KUBELET_CHECKPOINT
+    with path.open("rb") as old, structlog.testing.capture_logs() as logs:
+        path.unlink()
+        path.symlink_to(f"/proc/self/fd/{old.fileno()}")
+        async with sweeping(fixture):
+            await until_async(lambda: [e for e in logs if "mount its directory" in e.get("error", "")])
+        assert fixture.disk.held_channels().keys() == {"uid-new"}
+
+
 async def test_the_api_server_is_asked_only_about_claims_that_the_kubelet_does_not_list(
     fixture: PrepareFixture, proxied_client: Client, proxy: FaultProxy
 ) -> None:

@@ -93,6 +93,18 @@ int nvmlShutdown(void) {
 
 const char *nvmlErrorString(int code) {
     static char words[64];
+    switch (code) {
+    case 3:
+        return "Not Supported";
+    case 10:
+        return "Timeout";
+    case 15:
+        return "GPU is lost";
+    case 16:
+        return "GPU requires reset";
+    case 999:
+        return "Unknown Error";
+    }
     snprintf(words, sizeof words, "stub error %d", code);
     return words;
 }

@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pynvml  # type: ignore[import-untyped]
 import pytest
 
 from imex_dra.api.nvlinknode import Fabric, FabricState
+from imex_dra.hardware import probe
 from imex_dra.hardware.driverroot import find_library
-from imex_dra.hardware.nvml import NvmlHardware, parse_probe_output
+from imex_dra.hardware.nvml import PROBE, NvmlHardware, parse_probe_output
 from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import NvmlUnavailable
 from imex_sandbox.racks import layout, of_racks
@@ -34,6 +37,30 @@ FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
 
 async def read(host: StubHost, timeout: float = 30.0) -> Reading:
     return await NvmlHardware(host.root, timeout=timeout).read()
+
+
+@pytest.mark.parametrize(
+    ("ours", "number", "theirs"),
+    [
+        (probe.FabricInfoV2, 2, pynvml.c_nvmlGpuFabricInfo_v2_t),
+        (probe.FabricInfoV3, 3, pynvml.c_nvmlGpuFabricInfo_v3_t),
+        (probe.PlatformInfoV2, 2, pynvml.c_nvmlPlatformInfo_v2_t),
+    ],
+)
+def test_the_structs_are_those_of_the_bindings_of_nvidia(ours: Any, number: int, theirs: Any) -> None:
+    assert probe.version_of(ours, number) == theirs().version
+    assert _layout(ours) == _layout(theirs)
+
+
+def _layout(struct: Any) -> list[tuple[str, int, int]]:
+    found = [(name, getattr(struct, name)) for name, *_ in struct._fields_]
+    return [(name, field.offset, field.size) for name, field in found]
+
+
+def test_the_error_codes_are_those_of_the_bindings_of_nvidia() -> None:
+    assert probe.LIBRARY_NOT_FOUND == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    assert probe.FUNCTION_NOT_FOUND == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+    assert probe.ARGUMENT_VERSION_MISMATCH == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -149,7 +176,7 @@ async def test_a_missing_library_means_that_the_driver_is_not_installed(tmp_path
         ("fail nvmlDeviceGetHandleByIndex_v2 15", BROKEN, "GPU is lost"),
         ("fail nvmlDeviceGetHandleByIndex_v2 3", BROKEN, "Not Supported"),
         (f"fail {FABRIC_CALL} 3", NONE, "does not support"),
-        (f"fail {FABRIC_CALL} 16", BROKEN, "GPU requires restart"),
+        (f"fail {FABRIC_CALL} 16", BROKEN, "GPU requires reset"),
         ("fail nvmlDeviceGetPlatformInfo 3", OK, ""),
         ("crash nvmlInitWithFlags", BROKEN, "crashed the process that called it (SIGSEGV)"),
         (f"crash {FABRIC_CALL}", BROKEN, "crashed the process that called it (SIGSEGV)"),
@@ -209,7 +236,7 @@ async def test_a_cancelled_reading_leaves_no_child(host: StubHost) -> None:
 
 def test_a_probe_whose_parent_is_gone_ends_itself(host: StubHost) -> None:
     host.gpus(StubGpu(), extra=["hang nvmlInitWithFlags"])
-    command = [sys.executable, "-m", "imex_dra.hardware.probe", str(find_library(host.root)), "0"]
+    command = [sys.executable, str(PROBE), str(find_library(host.root)), "0"]
     assert subprocess.run(command, timeout=60, check=False).returncode == -signal.SIGALRM
 
 
@@ -309,6 +336,6 @@ def _children(task: Path) -> list[str]:
 
 def _is_probe(pid: str) -> bool:
     try:
-        return b"imex_dra.hardware.probe" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return bytes(PROBE) in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

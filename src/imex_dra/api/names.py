@@ -55,6 +55,11 @@ MANAGED_BY = "imex-dra"
 IMEX_DIRECTORY = "/run/imex-dra/imex"
 """Which `imex node` shares with the supervisor of nvidia-imex. It must not survive a reboot."""
 
+NODE_PORT = 8081
+"""On which `imex node` serves metrics, probes and pages, unless it is told otherwise."""
+IMEX_PAGE = "/imex"
+"""What nvidia-imex-ctl said last."""
+
 IMEX_PORTS = (50000, 50005)
 """On which nvidia-imex listens: for other daemons, and for nvidia-imex-ctl of all members."""
 

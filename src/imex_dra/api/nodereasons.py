@@ -52,6 +52,10 @@ def supervisor_not_running() -> str:
     )
 
 
+def imex_not_queried() -> str:
+    return "imex node has just started there, and nvidia-imex has not answered it yet"
+
+
 def imex_program_missing(*, program: str, driver_root: str) -> str:
     return (
         f"the GPU driver in {driver_root} has no {program}: install the package nvidia-imex of the driver's"

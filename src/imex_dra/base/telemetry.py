@@ -1,14 +1,16 @@
-"""What a program shows of itself over HTTP: `/metrics`, `/livez` and `/readyz`.
+"""What a program shows of itself over HTTP: `/metrics`, `/livez`, `/readyz`, and pages of its own for people.
 
 `/livez` fails only if a restart of the program can help. `/readyz` says with reasons what the program still waits
 for. Both list their checks as the API server does, one a line.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from imex_dra.base.errors import Misconfigured
-from imex_dra.base.httpserver import HttpServer, Response
+from imex_dra.base.httpserver import Handler, HttpServer, Response
 from imex_dra.base.metrics import CONTENT_TYPE, Metrics
 
 Check = Callable[[], Awaitable[str]]
@@ -22,15 +24,31 @@ class Telemetry:
         self.metrics = Metrics(**constant)
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
-        self.server = HttpServer(
-            {("GET", "/metrics"): self._scrape, ("GET", "/livez"): self._livez, ("GET", "/readyz"): self._readyz}
-        )
+        self._routes: dict[tuple[str, str], Handler] = {
+            ("GET", "/metrics"): self._scrape,
+            ("GET", "/livez"): self._livez,
+            ("GET", "/readyz"): self._readyz,
+        }
+        self.server = HttpServer(self._routes)
 
     def live(self, name: str, check: Check) -> AbstractContextManager[None]:
         return _entry(self._live, name, check)
 
     def ready(self, name: str, check: Check) -> AbstractContextManager[None]:
         return _entry(self._ready, name, check)
+
+    @contextmanager
+    def page(self, path: str, text: Callable[[], str]) -> Iterator[None]:
+        """Plain text on a path of its own, until the end of the context."""
+
+        async def answer(body: bytes) -> Response:
+            return Response(200, text().encode())
+
+        self._routes["GET", path] = answer
+        try:
+            yield
+        finally:
+            self._routes.pop(("GET", path), None)
 
     async def run(self, address: str) -> None:
         """Serves until cancelled; returns at once if there is no address."""
@@ -45,6 +63,16 @@ class Telemetry:
 
     async def _readyz(self, body: bytes) -> Response:
         return await _verdict({**self._live, **self._ready})
+
+
+async def observed(telemetry: Telemetry, address: str, program: Coroutine[Any, Any, None]) -> None:
+    """Runs the program, and serves its telemetry until it ends, however it ends."""
+    async with asyncio.TaskGroup() as group:
+        serving = group.create_task(telemetry.run(address))
+        try:
+            await program
+        finally:
+            serving.cancel()
 
 
 @contextmanager

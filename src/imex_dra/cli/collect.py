@@ -1,4 +1,4 @@
-"""`imex collect`. Loads and writes; everything else is in `imex_dra.diagnose.bundle`."""
+"""`imex collect`. Writes what `imex_dra.diagnose.loading` and `drivertexts` read, as `bundle` packs it."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -9,7 +9,8 @@ import click
 from imex_dra.base.errors import Unreadable
 from imex_dra.cli.reading import or_exit, output_option, print_plain
 from imex_dra.cli.running import kubeconfig_option
-from imex_dra.diagnose.bundle import driver_logs, pack
+from imex_dra.diagnose.bundle import pack
+from imex_dra.diagnose.drivertexts import ctl_answers, driver_logs
 from imex_dra.diagnose.loading import load_cluster
 from imex_dra.diagnose.snapshot import Snapshot
 from imex_dra.kube.client import Client
@@ -21,8 +22,8 @@ from imex_dra.kube.connection import default_namespace
     help="""Collect a support bundle: one archive to analyze elsewhere.
 
     It contains what `imex status`, `verify` and `explain` read (pods, claims, templates, ComputeDomains,
-    NVLinkPartitions, NVLinkNodes, Nodes, ResourceSlices, Events and a few others) and the logs of the driver's
-    pods. These commands read it with --from.
+    NVLinkPartitions, NVLinkNodes, Nodes, ResourceSlices, Events and a few others), the logs of the driver's
+    pods, and what nvidia-imex-ctl said last on every node. These commands read it with --from.
 
     Left out: Secrets and ConfigMaps, which are never read; values of variables of containers, except those of
     NCCL, CUDA, NVIDIA and the like; annotations of other programs; passwords and tokens in arguments, logs and
@@ -52,21 +53,23 @@ from imex_dra.kube.connection import default_namespace
 @kubeconfig_option
 def command(file: Path | None, no_logs: bool, output: str, kubeconfig: Path | None) -> None:
     def run() -> int:
-        snapshot, logs, problems = asyncio.run(_load(kubeconfig, not no_logs))
+        snapshot, texts, problems = asyncio.run(_load(kubeconfig, not no_logs))
         target = file or Path(f"imex-bundle-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
         try:
-            target.write_bytes(pack(snapshot, logs))
+            target.write_bytes(pack(snapshot, texts))
         except OSError as error:
             raise Unreadable(f"{target} cannot be written: {error.strerror}") from error
         missing = [*snapshot.sentences, *problems]
         objects = sum(map(len, snapshot.objects.values()))
+        logs = sum(name.startswith("logs/") for name in texts)
+        answers = len(texts) - logs
         if output == "text":
             for sentence in missing:
                 click.echo(f"not collected: {sentence}", err=True)
-            click.echo(f"{target}: {objects} objects, {len(logs)} logs")
+            click.echo(f"{target}: {objects} objects, {logs} logs, nvidia-imex-ctl of {answers} nodes")
         else:
-            content = {"file": str(target), "objects": objects, "logs": len(logs), "missing": missing}
-            print_plain(content, output)
+            content = {"file": str(target), "objects": objects, "logs": logs, "ctlAnswers": answers}
+            print_plain({**content, "missing": missing}, output)
         return 0
 
     or_exit(run)
@@ -76,7 +79,8 @@ async def _load(kubeconfig: Path | None, with_logs: bool) -> tuple[Snapshot, dic
     client = Client.connect("imex-cli", kubeconfig)
     try:
         snapshot = await load_cluster(client, default_namespace(kubeconfig))
-        logs, problems = await driver_logs(client, snapshot) if with_logs else ({}, [])
-        return snapshot, logs, problems
+        logs, not_logged = await driver_logs(client, snapshot) if with_logs else ({}, [])
+        answers, not_answered = await ctl_answers(client, snapshot)
+        return snapshot, {**logs, **answers}, [*not_logged, *not_answered]
     finally:
         await client.close()

@@ -7,13 +7,12 @@ import click
 from imex_dra.api.limits import MAX_NODES
 from imex_dra.api.names import DAEMON_SECRET, NAMESPACE, WEBHOOK, WEBHOOK_SECRET
 from imex_dra.base.logging import Format
-from imex_dra.base.telemetry import Telemetry
+from imex_dra.base.telemetry import Telemetry, observed
 from imex_dra.cli.running import (
     kubeconfig_option,
     log_format_option,
     log_level_option,
     metrics_option,
-    observed,
     run_until_stopped,
 )
 from imex_dra.controller.leader import run
@@ -28,7 +27,12 @@ from imex_dra.kube.client import Client
     Several replicas can run; only the one that holds the Lease is active. Exits on SIGTERM and when it loses the
     Lease.
 
-    Exits with status 3, and changes nothing, while NVIDIA's DRA driver serves ComputeDomains in this cluster.""",
+    Exits with status 3, and changes nothing, while NVIDIA's DRA driver serves ComputeDomains in this cluster.
+
+    \b
+    Examples:
+      imex controller                                  # in a pod, with its service account
+      imex controller --kubeconfig admin.kubeconfig --metrics-address ''""",
 )
 @kubeconfig_option
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="Namespace of the Lease.")

@@ -5,16 +5,15 @@ from pathlib import Path
 
 import click
 
-from imex_dra.api.names import IMEX_DIRECTORY
+from imex_dra.api.names import IMEX_DIRECTORY, IMEX_PAGE, NODE_PORT
 from imex_dra.base.logging import Format
-from imex_dra.base.telemetry import Telemetry
+from imex_dra.base.telemetry import Telemetry, observed
 from imex_dra.cli.hardware import hardware_option
 from imex_dra.cli.running import (
     kubeconfig_option,
     log_format_option,
     log_level_option,
     metrics_option,
-    observed,
     run_until_stopped,
 )
 from imex_dra.daemon.hostdaemon import DEFAULT_CONFIG, HostConfig, host_ctl_command
@@ -41,7 +40,12 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     Runs on every NVLink node, as a DaemonSet.
 
     Exits with status 3, without registering with the kubelet, while another driver named
-    compute-domain.nvidia.com publishes devices of this node.""",
+    compute-domain.nvidia.com publishes devices of this node.
+
+    \b
+    Examples:
+      imex node --node-name r0-n01 --hardware nvml:/host
+      imex node --node-name r0-n01 --hardware simulated:/var/lib/imex-simulated --imex-ctl soft-nvidia-imex-ctl""",
 )
 @click.option("--node-name", required=True, help="Name of the Node object.")
 @click.option(
@@ -137,7 +141,7 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     " member.",
 )
 @kubeconfig_option
-@metrics_option(8081)
+@metrics_option(NODE_PORT, IMEX_PAGE)
 @log_level_option
 @log_format_option
 def command(

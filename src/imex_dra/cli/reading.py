@@ -28,6 +28,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 FINDINGS = 1
 COULD_NOT_RUN = 2
+INTERRUPTED = 130
+"""By Ctrl-C, as a shell says it. click would exit with 1, and that means findings."""
 
 _WIDTH = 100
 """Of text that does not go to a terminal."""
@@ -89,13 +91,15 @@ class Reader:
 
 
 def or_exit(run: Callable[[], int]) -> None:
-    """Ends the program: with the returned code, or with COULD_NOT_RUN."""
+    """Ends the program: with the returned code, with COULD_NOT_RUN, or INTERRUPTED."""
     try:
         sys.exit(run())
     except ImexError as error:
         click.echo(f"imex: {error}", err=True)
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise  # wrong usage, or a question answered with no: click has an exit code for each
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except Exception as error:
         # Python would exit with 1, and that means findings.
         traceback.print_exception(error)

@@ -10,14 +10,14 @@ import click
 
 from imex_dra.base.errors import ImexError, Misconfigured, OtherDriver
 from imex_dra.base.logging import Format, configure
-from imex_dra.base.telemetry import Telemetry, parse_address
+from imex_dra.base.telemetry import parse_address
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 kubeconfig_option = click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Kubeconfig file. Default: the pod's service account, then $KUBECONFIG.",
+    help="Kubeconfig file. Default, as for kubectl: $KUBECONFIG, ~/.kube/config, or the pod's service account.",
 )
 log_level_option = click.option(
     "--log-level",
@@ -33,13 +33,14 @@ log_format_option = click.option(
 )
 
 
-def metrics_option(port: int) -> Callable[[F], F]:
+def metrics_option(port: int, *more: str) -> Callable[[F], F]:
+    paths = ("/metrics", "/livez", "/readyz", *more)
     return click.option(
         "--metrics-address",
         default=f":{port}",
         show_default=True,
         callback=checked_address,
-        help="HOST:PORT, or :PORT for all addresses, that serves /metrics, /livez and /readyz; empty: none.",
+        help=f"HOST:PORT, or :PORT for all addresses, that serves {', '.join(paths)}; empty: none.",
     )
 
 
@@ -50,16 +51,6 @@ def checked_address(context: click.Context, option: click.Parameter, value: str)
     except Misconfigured as error:
         raise click.BadParameter(str(error)) from error
     return value
-
-
-async def observed(telemetry: Telemetry, address: str, program: Coroutine[Any, Any, None]) -> None:
-    """Runs the program, and serves its telemetry until it ends, however it ends."""
-    async with asyncio.TaskGroup() as group:
-        serving = group.create_task(telemetry.run(address))
-        try:
-            await program
-        finally:
-            serving.cancel()
 
 
 def run_until_stopped(

@@ -30,8 +30,8 @@ from imex_dra.diagnose.verification import scope_of, verify
     own; no job needs more nodes than a partition has; no pod asks for channels in the old way.
 
     KIND/NAME verifies one pod, computedomain, node or workload, such as mpijob/train. Each finding has an id,
-    which --explain describes, and a next step. A check whose objects you may not read is marked with a
-    question mark.
+    which --explain describes, and a next step. A check is marked with a dot if something is not there yet, and
+    with a question mark if you may not read its objects.
 
     \b
     Exit codes:
@@ -49,7 +49,9 @@ from imex_dra.diagnose.verification import scope_of, verify
 @click.argument("subject", metavar="[KIND/NAME]", required=False, default="")
 @namespace_option
 @click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces, and all nodes.")
-@click.option("--strict", is_flag=True, help="A check that could not be made is a finding, too: exit with 1.")
+@click.option(
+    "--strict", is_flag=True, help="A check that waits, or could not be made, is a finding, too: exit with 1."
+)
 @click.option(
     "--explain",
     metavar="ID",
@@ -82,8 +84,8 @@ def command(
             print_lines(report.verification_lines(found, width()))
         else:
             print_plain(found.plain(), output)
-        unknown = strict and any(check.verdict == "unknown" for check in found.checks)
-        return FINDINGS if unknown or report.fails(found.findings) else 0
+        unfinished = strict and any(check.verdict in ("unknown", "waiting") for check in found.checks)
+        return FINDINGS if unfinished or report.fails(found.findings) else 0
 
     or_exit(run)
 

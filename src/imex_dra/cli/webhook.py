@@ -6,14 +6,13 @@ import click
 
 from imex_dra.api.names import WEBHOOK_SECRET
 from imex_dra.base.logging import Format
-from imex_dra.base.telemetry import Telemetry, parse_address
+from imex_dra.base.telemetry import Telemetry, observed, parse_address
 from imex_dra.cli.running import (
     checked_address,
     kubeconfig_option,
     log_format_option,
     log_level_option,
     metrics_option,
-    observed,
     run_until_stopped,
 )
 from imex_dra.kube.client import Client
@@ -25,7 +24,11 @@ from imex_dra.webhook.program import run
     help="""Review ComputeDomains, claims, claim templates and pods when they are created.
 
     Rejects what can never work, and warns of what another object may cure. While it does not run, the API server
-    admits everything.""",
+    admits everything.
+
+    \b
+    Examples:
+      imex webhook --address :8443 --certificate-dir /etc/imex-webhook""",
 )
 @click.option(
     "--address",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from imex_dra.api import nodereasons
 from imex_dra.api.nvlinknode import HostNodeList, ImexState
 from imex_dra.base.clock import rfc3339
 from imex_dra.imex.memberlist import Leave, MemberList
@@ -39,6 +40,10 @@ class DaemonState(Struct, frozen=True):
     """If the host manages nvidia-imex: its node list."""
     started_at: str = ""
     """When the nvidia-imex that runs, or that ended last, was started; RFC 3339. It identifies the process."""
+
+
+UNKNOWN_DAEMON = DaemonState(problem=nodereasons.imex_not_queried())
+"""Before the first look: nvidia-imex may be running. A supervisor that has nothing to run is another state."""
 
 
 class RecoveryTimeouts(NamedTuple):

@@ -1,8 +1,9 @@
-"""A support bundle: a snapshot and logs of the driver in one archive, without secrets.
+"""A support bundle: a snapshot, and logs and answers of nvidia-imex-ctl, in one archive without secrets.
 
 imex-bundle/snapshot.json          version, time, what is missing
 imex-bundle/objects/<plural>.json  a list of objects
 imex-bundle/logs/<pod>/<container>.log
+imex-bundle/nvidia-imex-ctl/<node>.txt
 """
 
 import io
@@ -14,18 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from imex_dra import __version__
-from imex_dra.api.names import NAMESPACE
-from imex_dra.api.views import PODS
-from imex_dra.base.errors import ImexError, Unreadable
-from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.base.errors import Unreadable
 from imex_dra.diagnose.redaction import redacted, redacted_text
 from imex_dra.diagnose.snapshot import BY_PLURAL, Missing, Plain, Snapshot
-from imex_dra.kube.client import Client
 
 _ROOT = "imex-bundle"
 _MAX_FILE = 1 << 30
 """Bytes of one file when it is unpacked: an archive may come from anywhere."""
-_LOG_LINES, _LOG_BYTES = 5000, 2_000_000
 
 
 class _Contents(Struct, rename="camel"):
@@ -35,14 +31,14 @@ class _Contents(Struct, rename="camel"):
     kubernetes: str = ""
 
 
-def pack(snapshot: Snapshot, logs: Mapping[str, str]) -> bytes:
-    """Logs by `<pod>/<container>`. Everything is redacted here, so that nothing else can get into a bundle."""
+def pack(snapshot: Snapshot, texts: Mapping[str, str]) -> bytes:
+    """Texts by file name. Everything is redacted here, so that nothing else can get into a bundle."""
     contents = _Contents(__version__, snapshot.taken_at, snapshot.missing, snapshot.version)
     files = {"snapshot.json": msgspec.json.encode(contents)}
     for plural, objects in snapshot.objects.items():
         files[f"objects/{plural}.json"] = msgspec.json.format(msgspec.json.encode([redacted(o) for o in objects]))
-    for name, text in logs.items():
-        files[f"logs/{name}.log"] = redacted_text(text).encode()
+    for name, text in texts.items():
+        files[name] = redacted_text(text).encode()
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as tar:
         for name, content in files.items():
@@ -82,20 +78,3 @@ def _read(tar: tarfile.TarFile) -> Iterable[tuple[str, bytes]]:
                 raise ValueError(f"{member.name} is too large")
             content = tar.extractfile(member)
             yield member.name, content.read() if content else b""
-
-
-async def driver_logs(client: Client, snapshot: Snapshot) -> tuple[dict[str, str], list[str]]:
-    """Logs of the pods in the driver's namespace, and sentences on those that could not be read."""
-    logs, problems = {}, []
-    for plain in snapshot.of(PODS.plural):
-        pod = ClusterPod(plain)
-        if pod.namespace != NAMESPACE:
-            continue
-        for container in pod.containers:
-            try:
-                text = await client.pod_log(pod.key, container.name, lines=_LOG_LINES, limit=_LOG_BYTES)
-            except ImexError as error:
-                problems.append(f"log of {container.name} in {pod.key}: {error}")
-            else:
-                logs[f"{pod.name}/{container.name}"] = text.decode(errors="replace")
-    return logs, problems

@@ -148,7 +148,9 @@ def _explanation(cluster: Cluster, subject: Subject) -> Explanation:
             state = State.WAITING if not fact or is_unfinished(cluster, subject, link) else State.OK
         if fact or own or link is not Link.DRIVER:
             links.append(LinkReport(link, state, fact))
-    waiting = [pod for pod in subject.pods if not pod.node and not pod.ended]
+    # A pod without its template is not scheduled wherever it fits.
+    schedulable = not any(link.link is Link.TEMPLATE and link.state is State.BROKEN for link in links)
+    waiting = [pod for pod in subject.pods if schedulable and not pod.node and not pod.ended]
     return Explanation(
         subject.name,
         tuple(links),

@@ -13,7 +13,7 @@ from imex_dra.api.views import DAEMON_SETS, LEASES, NODES
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.noderules import has_gpus
 from imex_dra.diagnose.rule import Link, Problem, rule
-from imex_dra.diagnose.snapshot import DEVICE_CLASSES, Plain
+from imex_dra.diagnose.snapshot import DEVICE_CLASSES, Missing, Plain
 from imex_dra.kube.conditions import find_condition
 from imex_dra.lint.findings import Severity
 
@@ -33,10 +33,15 @@ _STALE_AFTER = 60.0
     finds="the cluster has no kind ComputeDomain (resource.nvidia.com/v1beta1): imex-dra is not installed",
 )
 def not_installed(cluster: Cluster) -> Iterator[Problem]:
-    for missing in cluster.snapshot.missing:
-        if missing.plural == COMPUTE_DOMAINS.plural and missing.not_served:
-            step = "ask an administrator to install imex-dra and its CustomResourceDefinitions (deploy/crds)"
-            yield Problem("Cluster", Key("", ""), f"{missing.why}: imex-dra is not installed", step)
+    if missing := _not_served(cluster):
+        step = "ask an administrator to install imex-dra and its CustomResourceDefinitions (deploy/crds)"
+        yield Problem("Cluster", Key("", ""), f"{missing.why}: imex-dra is not installed", step)
+
+
+def _not_served(cluster: Cluster) -> Missing | None:
+    """Without ComputeDomains nothing else of the driver is there, either, and that is one cause."""
+    found = (one for one in cluster.snapshot.missing if one.plural == COMPUTE_DOMAINS.plural and one.not_served)
+    return next(found, None)
 
 
 @rule(
@@ -50,6 +55,8 @@ def not_installed(cluster: Cluster) -> Iterator[Problem]:
     allocated""",
 )
 def no_device_class(cluster: Cluster) -> Iterator[Problem]:
+    if _not_served(cluster):
+        return
     names = {one["metadata"].get("name") for one in cluster.snapshot.of(DEVICE_CLASSES.plural)}
     if cluster.has(DEVICE_CLASSES.plural) and CHANNEL_CLASS not in names:
         message = f"there is no DeviceClass {CHANNEL_CLASS}: no claim of a channel can be allocated"
@@ -102,7 +109,7 @@ def _other_daemon_sets(cluster: Cluster) -> Iterator[str]:
     finds="no imex controller has renewed its Lease since 2026-11-18T02:00:00Z",
 )
 def no_controller(cluster: Cluster) -> Iterator[Problem]:
-    if not _leases_known(cluster):
+    if _not_served(cluster) or not _leases_known(cluster):
         return
     lease = _lease(cluster)
     key = Key(NAMESPACE, LEASE)

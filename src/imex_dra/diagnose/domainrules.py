@@ -103,8 +103,10 @@ def no_channel(cluster: Cluster) -> Iterator[Problem]:
 
 
 def _nodes_of(cluster: Cluster, domain: ComputeDomain) -> set[str]:
-    uid = domain.metadata.uid
-    return {node for claim in cluster.claims.values() if uid in claim.domain_uids for node in claim.nodes}
+    """Where its claims are. One in another namespace is none of it, and its pod has a finding of its own."""
+    claims = [claim for claim in cluster.claims.values() if domain.metadata.uid in claim.domain_uids]
+    own = [claim for claim in claims if claim.metadata.namespace == domain.metadata.namespace]
+    return {node for claim in own for node in claim.nodes}
 
 
 @rule(

@@ -8,7 +8,7 @@ from imex_dra.api.computedomain import ComputeDomain, Readiness
 from imex_dra.api.meta import Key
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import MemberState
-from imex_dra.api.reasons import listed
+from imex_dra.api.reasons import at, listed
 from imex_dra.api.views import ResourceClaim
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.pods import ClusterPod
@@ -119,7 +119,9 @@ def _fabric_fact(cluster: Cluster, subject: Subject) -> str:
 def _daemon_fact(cluster: Cluster, subject: Subject) -> str:
     reports = [cluster.nvlink_nodes[node].status for node in subject.nodes if node in cluster.nvlink_nodes]
     if len(reports) == 1:
-        since = f" since {reports[0].imex_started_at}" if reports[0].imex_started_at else ""
+        started = reports[0].imex_started_at
+        # Of one that is not READY it would be read as the time since when it is not.
+        since = f", started {at(started)}" if started and reports[0].imex_state is ImexState.READY else ""
         misses = f"; cannot reach {listed(reports[0].unreachable)}" if reports[0].unreachable else ""
         return f"{reports[0].imex_state} on {subject.nodes[0]}{since}{misses}"
     ready = sum(report.imex_state is ImexState.READY for report in reports)

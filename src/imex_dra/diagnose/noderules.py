@@ -23,7 +23,7 @@ from imex_dra.kube.conditions import find_condition
 from imex_dra.lint.findings import Severity
 from imex_dra.picture.snapshot import PRODUCT_LABEL, is_ready
 
-_PROGRAMS = "check that imex node runs there: kubectl -n imex-dra get pods -o wide"
+CHECK_NODE_PROGRAM = "check that imex node runs there: kubectl -n imex-dra get pods -o wide"
 
 
 def has_gpus(cluster: Cluster, node: str) -> bool:
@@ -113,7 +113,7 @@ def node_not_ready(cluster: Cluster) -> Iterator[Problem]:
 def no_report(cluster: Cluster) -> Iterator[Problem]:
     for node in _with_obstacle(cluster, "IMEX302"):
         yield about_node(
-            node, f"Node {node} has GPUs, but no NVLinkNode: imex node has never run there", _PROGRAMS
+            node, f"Node {node} has GPUs, but no NVLinkNode: imex node has never run there", CHECK_NODE_PROGRAM
         )
 
 
@@ -181,7 +181,7 @@ def not_a_member(cluster: Cluster) -> Iterator[Problem]:
         else:
             since = f" since {member.since}" if member.since else ""
             message = f"{node} is {member.state} in NVLink partition {name}{since}"
-        yield about_node(node, message, _PROGRAMS if member else CHECK_CONTROLLER, evidence)
+        yield about_node(node, message, CHECK_NODE_PROGRAM if member else CHECK_CONTROLLER, evidence)
 
 
 @rule(
@@ -229,7 +229,7 @@ def no_devices(cluster: Cluster) -> Iterator[Problem]:
         message = (
             f"{node} is ready, but publishes no channel devices: no pod with a channel can be scheduled there"
         )
-        yield about_node(node, message, _PROGRAMS)
+        yield about_node(node, message, CHECK_NODE_PROGRAM)
 
 
 RULES = (

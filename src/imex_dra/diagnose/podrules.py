@@ -3,13 +3,14 @@
 What follows from a node that cannot serve claims is not repeated here: `noderules` names the node.
 """
 
+import re
 from collections.abc import Iterator
 
 from imex_dra.api.names import CLIQUE_LABEL
 from imex_dra.api.reasons import listed
 from imex_dra.api.views import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from imex_dra.diagnose.cluster import Cluster, domain_uids, event_text, name_of
-from imex_dra.diagnose.noderules import obstacle
+from imex_dra.diagnose.noderules import CHECK_NODE_PROGRAM, obstacle
 from imex_dra.diagnose.pods import ClusterPod
 from imex_dra.diagnose.rule import Link, Problem, about_pod, rule
 from imex_dra.diagnose.scheduling import fits, lack
@@ -18,6 +19,12 @@ from imex_dra.lint.findings import Severity
 from imex_dra.lint.pods import Claim
 
 _PREPARE_FAILED = "FailedPrepareDynamicResources"
+_KUBELET = re.compile(
+    r"Failed to prepare dynamic resources: (prepare dynamic resources: )?(.* ResourceClaim \S+: )?"
+)
+"""What the kubelet writes before the driver's sentence."""
+_NO_ANSWER = ("rpc error: code = Unavailable", "is not registered")
+"""In what the kubelet says of a driver that has just ended, or never ran."""
 
 
 def _claims(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim, ResourceClaim]]:
@@ -151,16 +158,20 @@ def not_reserved(cluster: Cluster) -> Iterator[Problem]:
 def not_prepared(cluster: Cluster) -> Iterator[Problem]:
     for pod, _, claim in _claims(cluster):
         node = next(iter(claim.nodes), "")
-        if pod.phase != "Pending" or not pod.node or not node or obstacle(cluster, node):
+        if pod.phase != "Pending" or not pod.node or not node or obstacle(cluster, node) not in ("", "IMEX308"):
             continue
         if claim.metadata.uid in _prepared(cluster, node) or _domain_gone(cluster, claim):
             continue
         failed = [e for e in cluster.events("Pod", *_names(pod), pod.uid) if e.get("reason") == _PREPARE_FAILED]
         if failed:
-            said = event_text(failed[-1]).partition("prepare claim")[2] or event_text(failed[-1])
-            cause, step = cause_and_step(said.rpartition("error: ")[2], "see the event of the pod")
-            message = f"claim {name_of(claim)} is not prepared on {node}: {cause}"
-            yield about_pod(pod, message, step, event_text(failed[-1]), node)
+            said = event_text(failed[-1])
+            head = f"claim {name_of(claim)} is not prepared on {node}"
+            if any(sign in said for sign in _NO_ANSWER):
+                message = f"{head}: imex node does not answer the kubelet"
+                yield about_pod(pod, message, CHECK_NODE_PROGRAM, said, node)
+            else:
+                cause, step = cause_and_step(_KUBELET.sub("", said), "see the event of the pod")
+                yield about_pod(pod, f"{head}: {cause}", step, f"Event {_PREPARE_FAILED} of the pod", node)
 
 
 def _names(pod: ClusterPod) -> tuple[str, str]:

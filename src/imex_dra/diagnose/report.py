@@ -150,6 +150,7 @@ _VERDICTS = {
     Verdict.PASSED: ("✓", "good"),
     Verdict.WARNING: ("!", "warn"),
     Verdict.FAILED: ("✗", "bad"),
+    Verdict.WAITING: ("·", "warn"),
     Verdict.UNKNOWN: ("?", "dim"),
 }
 

@@ -1,7 +1,8 @@
 """What `imex verify` checks, in the order in which a reader would: groups of rules with a title.
 
-A check whose objects could not be read is neither passed nor failed. A test makes sure that every rule belongs to
-one.
+A check whose objects could not be read is neither passed nor failed, and neither is one that is not finished: its
+pods wait for something that a finding of another check explains, or that takes a moment. A test makes sure that
+every rule belongs to one check.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +28,15 @@ class Verdict(StrEnum):
     PASSED = "passed"
     WARNING = "warning"
     FAILED = "failed"
+    WAITING = "waiting"
+    """Something is not there yet, and no finding of this check says why."""
     UNKNOWN = "unknown"
     """Its objects could not be read."""
+
+
+class Count(NamedTuple):
+    text: str = ""
+    complete: bool = True
 
 
 class Check(NamedTuple):
@@ -36,26 +44,28 @@ class Check(NamedTuple):
     rules: tuple[str, ...]
     needs: tuple[str, ...]
     """Kinds, by plural."""
-    how_many: Callable[[Cluster, Scope], str] = lambda *_: ""
+    counted: Callable[[Cluster, Scope], Count] = lambda *_: Count()
 
 
-def _claims(cluster: Cluster, scope: Scope) -> str:
+def _claims(cluster: Cluster, scope: Scope) -> Count:
     pods = [pod for pod in cluster.claiming if scope.everything or pod.key in scope.pods]
     claims = [made for pod in pods for claim in pod.claims if (made := cluster.claim_of(pod, claim))]
     channel = [claim for claim in claims if is_channel_claim(claim)]
     working = sum(claim_state(claim) == "allocated,reserved" for claim in channel)
-    return f"{working} of {len(channel)}" if channel else "none"
+    return Count(f"{working} of {len(channel)}", working == len(channel)) if channel else Count("none")
 
 
-def _domains(cluster: Cluster, scope: Scope) -> str:
+def _domains(cluster: Cluster, scope: Scope) -> Count:
     chosen = [domain for key, domain in cluster.domains.items() if scope.everything or key in scope.domains]
     used = [domain for domain in chosen if cluster.pods_of_domain.get(domain.metadata.uid)]
-    return f"{sum(d.status.status == 'Ready' for d in used)} of {len(used)} with pods" if used else "none has pods"
+    ready = sum(domain.status.status == "Ready" for domain in used)
+    return Count(f"{ready} of {len(used)} with pods", ready == len(used)) if used else Count("none has pods")
 
 
-def _nodes(cluster: Cluster, scope: Scope) -> str:
+def _nodes(cluster: Cluster, scope: Scope) -> Count:
     nodes = [n for n in cluster.nvlink_nodes if scope.everything or n in scope.nodes]
-    return f"{sum(map(cluster.serves, nodes))} of {len(nodes)} nodes" if nodes else "none"
+    # Complete also if a node is cordoned: whatever else keeps a node from serving is a finding.
+    return Count(f"{sum(map(cluster.serves, nodes))} of {len(nodes)} nodes" if nodes else "none")
 
 
 _DRIVER = Check(
@@ -160,13 +170,16 @@ def _result(
     cluster: Cluster, scope: Scope, check: Check, findings: Sequence[Finding], namespace: str = ""
 ) -> CheckResult:
     found = {finding.severity for finding in findings if finding.id in check.rules}
+    count = check.counted(cluster, scope)
     if Severity.ERROR in found:
         verdict = Verdict.FAILED
     elif Severity.WARNING in found:
         verdict = Verdict.WARNING
+    elif not cluster.has(*check.needs, namespace=namespace):
+        verdict = Verdict.UNKNOWN
     else:
-        verdict = Verdict.PASSED if cluster.has(*check.needs, namespace=namespace) else Verdict.UNKNOWN
-    return CheckResult(check.title, verdict, check.how_many(cluster, scope))
+        verdict = Verdict.PASSED if count.complete else Verdict.WAITING
+    return CheckResult(check.title, verdict, count.text)
 
 
 def scope_of(cluster: Cluster, namespace: str, kind: str = "", name: str = "") -> Scope:

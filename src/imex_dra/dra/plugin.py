@@ -8,7 +8,6 @@ without a response as "skipped", and the cause would be lost.
 """
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,9 +18,10 @@ import structlog
 from grpc import aio
 
 from imex_dra.api.names import DRIVER
-from imex_dra.base.errors import ImexError, Misconfigured
+from imex_dra.base.errors import ImexError
 from imex_dra.dra.health import SERVICES, HealthSource, health_handlers
 from imex_dra.dra.proto import dra_pb2, registration_pb2
+from imex_dra.dra.sockets import Sockets, remove_abandoned
 
 log = structlog.get_logger()
 
@@ -31,8 +31,6 @@ _REGISTRATION_SERVICE = "pluginregistration.Registration"
 _LOCAL = (("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
 """For a probe of our own socket. Without a pool of its own, a channel may share the last probe's connection."""
 _PROBE_LIMIT = 5.0
-_MAX_SOCKET_PATH = 107
-"""Bytes: sun_path without the terminating NUL."""
 
 DEREGISTRATION_DELAY = 2.0
 """Seconds to serve after the registration socket is removed: the kubelet checks the registry once a second."""
@@ -70,25 +68,6 @@ class Registration:
         """Empty if it is registered."""
 
 
-class Sockets(NamedTuple):
-    registration: Path
-    service: Path
-
-
-def sockets(kubelet: Path, instance: str) -> Sockets:
-    """`kubelet`: the kubelet's root directory. `instance`: a short ID, unique on the node."""
-    paths = Sockets(
-        kubelet / "plugins_registry" / f"{DRIVER}-{instance}-reg.sock",
-        kubelet / "plugins" / DRIVER / f"dra-{instance}.sock",
-    )
-    for path in paths:
-        if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-            raise Misconfigured(
-                f"socket path {path} exceeds {_MAX_SOCKET_PATH} bytes: choose a shorter --kubelet-dir"
-            )
-    return paths
-
-
 @asynccontextmanager
 async def serving(
     driver: Driver,
@@ -100,7 +79,7 @@ async def serving(
 ) -> AsyncIterator[None]:
     # The service starts first and stops last: the registration refers to its socket.
     service = await _server(paths.service, _dra_handler(driver), *health_handlers(health))
-    handler = _registration_handler(paths.service, registration or Registration())
+    handler = _registration_handler(paths, registration or Registration())
     registering = await _server(paths.registration, handler)
     try:
         yield
@@ -143,10 +122,10 @@ async def _server(path: Path, *handlers: grpc.GenericRpcHandler) -> aio.Server:
     return server
 
 
-def _registration_handler(endpoint: Path, registration: Registration) -> grpc.GenericRpcHandler:
+def _registration_handler(paths: Sockets, registration: Registration) -> grpc.GenericRpcHandler:
     async def get_info(request: registration_pb2.InfoRequest, context: Any) -> registration_pb2.PluginInfo:
         return registration_pb2.PluginInfo(
-            type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=[SERVICE, *SERVICES]
+            type="DRAPlugin", name=DRIVER, endpoint=str(paths.service), supported_versions=[SERVICE, *SERVICES]
         )
 
     async def notify(
@@ -155,6 +134,7 @@ def _registration_handler(endpoint: Path, registration: Registration) -> grpc.Ge
         if request.plugin_registered:
             log.info("registered with the kubelet")
             registration.problem = ""
+            await asyncio.to_thread(remove_abandoned, paths)
         else:
             registration.problem = f"the kubelet rejected the registration: {request.error}"
             log.error("the kubelet rejected the registration", error=request.error)

@@ -27,6 +27,7 @@ from imex_dra.hardware.protocol import Reading
 from imex_dra.hardware.report import KernelInfo, NvmlResult, NvmlUnavailable, Report
 from imex_dra.hardware.verdict import evaluate
 
+PROBE = Path(__file__).with_name("probe.py")
 TIMEOUT = 30.0
 """Without nvidia-persistenced the driver initializes every GPU first, which takes seconds for each."""
 
@@ -106,7 +107,8 @@ class NvmlHardware:
         return await self._run_probe(library)
 
     async def _run_probe(self, library: Path) -> NvmlResult:
-        command = (sys.executable, "-m", "imex_dra.hardware.probe", str(library), str(self.timeout))
+        # By its path, alone and without site-packages: it needs none of our modules.
+        command = (sys.executable, "-I", "-S", str(PROBE), str(library), str(self.timeout))
         pipe = asyncio.subprocess.PIPE
         try:
             child = await asyncio.create_subprocess_exec(

@@ -1,124 +1,178 @@
 """Calls NVML in a process of its own, once.
 
-`python -m imex_dra.hardware.probe LIBRARY SECONDS` prints a `report.NvmlResult` as JSON. Its parent kills it
-when it hangs; if the parent is gone, it ends itself by SIGALRM one second after the parent would have.
+`python probe.py LIBRARY SECONDS` prints a `report.NvmlResult` as JSON. Its parent kills it when it hangs; if the
+parent is gone, it ends itself by SIGALRM one second after the parent would have.
+
+Every node starts it every 10 s, so it uses the standard library only: with NVIDIA's bindings and msgspec it took
+0.15 s of CPU time instead of 0.04 s, and 5 MB more. A test compares the structs below with those bindings.
 """
 
 import ctypes
+import json
 import math
 import signal
 import sys
-import uuid
-from collections.abc import Callable
-from typing import Any, TypeVar
+from ctypes import c_char, c_ubyte, c_uint
+from typing import Any
 
-import msgspec
-import pynvml  # type: ignore[import-untyped]
-from msgspec import structs
+LIBRARY_NOT_FOUND = 12
+FUNCTION_NOT_FOUND = 13
+ARGUMENT_VERSION_MISMATCH = 25
+_TEXT = 96
+"""Bytes: no text of NVML that is read here may be longer."""
 
-from imex_dra.hardware.report import (
-    FabricInfo,
-    FailedCall,
-    Gpu,
-    NvmlAnswer,
-    NvmlError,
-    NvmlResult,
-    PlatformInfo,
-)
 
-T = TypeVar("T")
+class FabricInfoV2(ctypes.Structure):
+    """`nvmlGpuFabricInfo_v2_t`."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("clusterUuid", c_ubyte * 16),
+        ("status", c_uint),
+        ("cliqueId", c_uint),
+        ("state", c_uint),
+        ("healthMask", c_uint),
+    )
+
+
+class FabricInfoV3(ctypes.Structure):
+    """`nvmlGpuFabricInfo_v3_t`."""
+
+    _fields_ = (*FabricInfoV2._fields_, ("healthSummary", c_ubyte))
+
+
+class PlatformInfoV2(ctypes.Structure):
+    """`nvmlPlatformInfo_v2_t`."""
+
+    _fields_ = (
+        ("version", c_uint),
+        ("ibGuid", c_char * 16),
+        ("chassisSerialNumber", c_char * 16),
+        ("slotNumber", c_ubyte),
+        ("trayIndex", c_ubyte),
+        ("hostId", c_ubyte),
+        ("peerType", c_ubyte),
+        ("moduleId", c_ubyte),
+    )
+
+
+def version_of(struct: type[ctypes.Structure], number: int) -> int:
+    """By which NVML recognizes a struct."""
+    return ctypes.sizeof(struct) | number << 24
 
 
 class CallError(Exception):
-    def __init__(self, failed_call: FailedCall) -> None:
-        super().__init__(failed_call.message)
-        self.failed_call = failed_call
+    def __init__(self, function: str, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.failed_call = {"function": function, "code": code, "message": message}
 
 
-def query_nvml(library: str) -> NvmlResult:
+class Nvml:
+    def __init__(self, path: str) -> None:
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            raise CallError("dlopen", LIBRARY_NOT_FOUND, str(error)) from error
+
+    def call(self, name: str, *arguments: Any) -> None:
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise CallError(name, FUNCTION_NOT_FOUND, "Function Not Found") from None
+        if code := function(*arguments):
+            raise CallError(name, code, self.words(code))
+
+    def words(self, code: int) -> str:
+        """What the library calls an error."""
+        self._library.nvmlErrorString.restype = ctypes.c_char_p
+        return _text(self._library.nvmlErrorString(code))
+
+    def text(self, name: str, *arguments: Any) -> str:
+        buffer = ctypes.create_string_buffer(_TEXT)
+        self.call(name, *arguments, buffer, c_uint(_TEXT))
+        return _text(buffer.value)
+
+
+def query_nvml(library: str) -> dict[str, Any]:
+    """An NvmlAnswer or NvmlError."""
+    count = c_uint()
     try:
-        _load(library)
-        _call(pynvml.nvmlInit)
-        version = _call(pynvml.nvmlSystemGetDriverVersion)
-        count = _call(pynvml.nvmlDeviceGetCount)
+        nvml = Nvml(library)
+        nvml.call("nvmlInitWithFlags", c_uint(0))
+        version = nvml.text("nvmlSystemGetDriverVersion")
+        nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
     except CallError as error:
-        return NvmlError(error.failed_call)
-    return NvmlAnswer(version, tuple(_gpu(index) for index in range(count)))
+        return {"type": "NvmlError", "failed_call": error.failed_call}
+    gpus = [_gpu(nvml, index) for index in range(count.value)]
+    return {"type": "NvmlAnswer", "driver_version": version, "gpus": gpus}
 
 
-def _load(library: str) -> None:
-    # pynvml loads libnvidia-ml.so.1 by name. The dynamic linker then returns this library, which has that soname,
-    # instead of searching the container's own directories.
+def _gpu(nvml: Nvml, index: int) -> dict[str, Any]:
+    gpu: dict[str, Any] = {"index": index}
+    handle = ctypes.c_void_p()
     try:
-        ctypes.CDLL(library)
-    except OSError as error:
-        raise CallError(FailedCall("dlopen", pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, str(error))) from error
-
-
-def _call(function: Callable[..., T], *arguments: Any) -> T:
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        raise CallError(FailedCall(function.__name__, error.value, str(error))) from error
-
-
-def _gpu(index: int) -> Gpu:
-    gpu = Gpu(index)
-    try:
-        handle = _call(pynvml.nvmlDeviceGetHandleByIndex, index)
-        gpu = structs.replace(gpu, product=_product(handle), platform=_platform_info(handle))
-        return structs.replace(gpu, fabric=_fabric_info(handle))
+        nvml.call("nvmlDeviceGetHandleByIndex_v2", c_uint(index), ctypes.byref(handle))
+        gpu["product"] = _product(nvml, handle)
+        gpu["platform"] = _platform_info(nvml, handle)
+        gpu["fabric"] = _fabric_info(nvml, handle)
     except CallError as error:
-        return structs.replace(gpu, failed_call=error.failed_call)
+        gpu["failed_call"] = error.failed_call
+    return gpu
 
 
-def _product(handle: Any) -> str:
+def _product(nvml: Nvml, handle: ctypes.c_void_p) -> str:
     try:
-        return str(_call(pynvml.nvmlDeviceGetName, handle))
+        return nvml.text("nvmlDeviceGetName", handle)
     except CallError:
         return ""
 
 
-def _fabric_info(handle: Any) -> FabricInfo:
+def _fabric_info(nvml: Nvml, handle: ctypes.c_void_p) -> dict[str, Any]:
+    info: Any = FabricInfoV3(version=version_of(FabricInfoV3, 3))
     try:
-        info = pynvml.c_nvmlGpuFabricInfo_v3_t()
-        _call(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
+        nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
     except CallError as error:
-        if error.failed_call.code != pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
+        if error.code != ARGUMENT_VERSION_MISMATCH:
             raise
-        info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-        _call(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
-    return FabricInfo(
-        state=info.state,
-        status=info.status,
-        status_message="" if info.status == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(info.status)),
-        cluster_uuid=str(uuid.UUID(bytes=bytes(info.clusterUuid))),
-        clique=info.cliqueId,
-        health_mask=info.healthMask,
-        health_summary=getattr(info, "healthSummary", 0),
-    )
+        info = FabricInfoV2(version=version_of(FabricInfoV2, 2))
+        nvml.call("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
+    return {
+        "state": info.state,
+        "status": info.status,
+        "status_message": nvml.words(info.status) if info.status else "",
+        "cluster_uuid": _uuid(bytes(info.clusterUuid).hex()),
+        "clique": info.cliqueId,
+        "health_mask": info.healthMask,
+        "health_summary": getattr(info, "healthSummary", 0),
+    }
 
 
-def _platform_info(handle: Any) -> PlatformInfo | None:
-    info = pynvml.c_nvmlPlatformInfo_v2_t()
+def _platform_info(nvml: Nvml, handle: ctypes.c_void_p) -> dict[str, Any] | None:
+    info: Any = PlatformInfoV2(version=version_of(PlatformInfoV2, 2))
     try:
-        _call(pynvml.nvmlDeviceGetPlatformInfo, handle, ctypes.byref(info))
+        nvml.call("nvmlDeviceGetPlatformInfo", handle, ctypes.byref(info))
     except CallError:
         return None
-    # pynvml declares the numbers as characters and would decode them as text; read the bytes instead.
-    raw, fields = bytes(info), type(info)
-    serial = raw[fields.chassisSerialNumber.offset :][: fields.chassisSerialNumber.size]
-    return PlatformInfo(
-        serial.partition(b"\0")[0].decode(errors="replace"),
-        slot_number=raw[fields.slotNumber.offset],
-        tray_index=raw[fields.trayIndex.offset],
-    )
+    return {
+        "chassis_serial": _text(info.chassisSerialNumber),
+        "slot_number": info.slotNumber,
+        "tray_index": info.trayIndex,
+    }
+
+
+def _uuid(digits: str) -> str:
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 def main() -> None:
     library, seconds = sys.argv[1:]
     signal.alarm(math.ceil(float(seconds)) + 1)
-    sys.stdout.buffer.write(msgspec.json.encode(query_nvml(library)))
+    json.dump(query_nvml(library), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -124,6 +124,11 @@ class Client:
         path = PODS.path(key.namespace, key.name, "log")
         return await self._request("GET", path, params=parameters, headers={"Accept": "*/*"})
 
+    async def proxied(self, resource: Resource[Any], key: Key, port: int, path: str) -> bytes:
+        """A page of a pod or node, which the API server reads."""
+        location = resource.path(key.namespace, f"{key.name}:{port}", f"proxy{path}")
+        return await self._request("GET", location, headers={"Accept": "*/*"})
+
     async def list_decodable(self, resource: Resource[T], selection: Selection = EVERYTHING) -> list[T]:
         """Without objects that cannot be decoded: only for callers that conclude nothing from a missing object."""
         decoder, found = ObjectDecoder(resource), []

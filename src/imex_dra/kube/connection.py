@@ -1,9 +1,16 @@
-"""HTTP connections to the API server, configured by the pod's service account or a kubeconfig."""
+"""HTTP connections to the API server, configured as those of kubectl: by a file that is given, the files of
+$KUBECONFIG, ~/.kube/config, or the pod's service account, whatever comes first.
+"""
 
+import os
 import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx2
+import yaml
 from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
 from lightkube.config.models import User
@@ -12,6 +19,10 @@ from lightkube.core.exceptions import ConfigError
 from imex_dra import __version__
 from imex_dra.base.errors import Misconfigured
 from imex_dra.kube.transport import Transport
+
+_DEFAULT = "~/.kube/config"
+_ENTRIES = {"contexts": "context", "clusters": "cluster", "users": "user"}
+_FILE_FIELDS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 _TIMEOUT = httpx2.Timeout(10)
 _CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=60)
@@ -51,9 +62,45 @@ def default_namespace(kubeconfig: Path | None = None) -> str:
 
 def _load(kubeconfig: Path | None) -> SingleConfig:
     try:
-        config = (KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env(SERVICE_ACCOUNT)).get()
-    except (ConfigError, KeyError, OSError, ValueError) as error:
-        where = kubeconfig or "the pod's service account or KUBECONFIG"
+        files = [kubeconfig] if kubeconfig else _default_files()
+        config = (_merged(files) if files else KubeConfig.from_service_account(SERVICE_ACCOUNT)).get()
+    except (ConfigError, KeyError, OSError, ValueError, yaml.YAMLError) as error:
+        where = kubeconfig or f"KUBECONFIG, {_DEFAULT} or the pod's service account"
         raise Misconfigured(f"no usable cluster configuration in {where}: {error}") from error
     assert config is not None
     return config if config.user else config._replace(user=User())
+
+
+def _default_files() -> list[Path]:
+    """Empty if there is only the service account of a pod, or nothing."""
+    given = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+    if given:
+        # kubectl ignores those of several that are missing, too.
+        return [file for file in given if file.is_file()] or given[:1]
+    with suppress(RuntimeError):  # a user without a home directory
+        default = Path(_DEFAULT).expanduser()
+        return [default] if default.is_file() else []
+    return []
+
+
+def _merged(files: Sequence[Path]) -> KubeConfig:
+    """Of several entries with the same name the first one counts, as for kubectl."""
+    if len(files) == 1:
+        return KubeConfig.from_file(files[0])
+    current, entries = "", {kind: dict[str, Any]() for kind in _ENTRIES}
+    for file in files:
+        content = yaml.safe_load(file.read_text()) or {}
+        current = current or content.get("current-context") or ""
+        for kind, singular in _ENTRIES.items():
+            for entry in content.get(kind) or ():
+                value = _resolved(entry.get(singular) or {}, file.parent)
+                entries[kind].setdefault(entry["name"], {"name": entry["name"], singular: value})
+    return KubeConfig.from_dict(
+        {"current-context": current, **{kind: list(named.values()) for kind, named in entries.items()}}
+    )
+
+
+def _resolved(entry: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """File names in a kubeconfig are relative to its directory."""
+    files = {name: str(directory / entry[name]) for name in _FILE_FIELDS if entry.get(name)}
+    return {**entry, **files}

@@ -47,7 +47,7 @@ from imex_dra.api.partitionreasons import (
 )
 from imex_dra.api.reasons import Explanation, Reason
 from imex_dra.base.errors import Rejected
-from imex_dra.daemon.state import DaemonState
+from imex_dra.daemon.state import UNKNOWN_DAEMON, DaemonState
 from imex_dra.hardware.protocol import Reading
 from imex_dra.kube.conditions import find_condition
 from imex_dra.node.claim import ChannelRequest
@@ -66,7 +66,7 @@ class Snapshot(Struct, frozen=True):
 
     node: str
     reading: Reading = Reading()
-    daemon: DaemonState = DaemonState()
+    daemon: DaemonState = UNKNOWN_DAEMON
     partition_id: PartitionId = PartitionId("")
     """The partition the node belongs to: the one its GPUs report, or reported before the fabric broke."""
     watched_partition: NVLinkPartition | None = None
@@ -96,7 +96,7 @@ class Snapshot(Struct, frozen=True):
     def is_complete(self) -> bool:
         """Whether the hardware was read, the state of nvidia-imex was found, and the address was looked for."""
         is_addressed = bool(self.listening_address or self.address_problem)
-        return self.reading != Reading() and self.daemon != DaemonState() and is_addressed
+        return self.reading != Reading() and self.daemon != UNKNOWN_DAEMON and is_addressed
 
     @property
     def listening_address(self) -> str:

@@ -16,14 +16,15 @@ from typing import Any
 import structlog
 
 from imex_dra.api import nodereasons
-from imex_dra.api.names import DRIVER
+from imex_dra.api.names import DRIVER, IMEX_PAGE
 from imex_dra.base.clock import Clock
 from imex_dra.base.errors import OtherDriver
 from imex_dra.base.telemetry import Telemetry
 from imex_dra.cdi.directory import Directory
 from imex_dra.daemon.hostdaemon import HostConfig
 from imex_dra.daemon.supervisor import Supervisor
-from imex_dra.dra.plugin import Registration, Sockets, registration_problem, serving, sockets
+from imex_dra.dra.plugin import Registration, registration_problem, serving
+from imex_dra.dra.sockets import Sockets, sockets
 from imex_dra.hardware.protocol import Hardware, Reading
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.kube.client import Client
@@ -79,7 +80,7 @@ async def run(
         registration, driver = Registration(), MeasuredDriver(preparer, telemetry.metrics, clock)
         async with (
             serving(driver, paths, health=health, registration=registration),
-            _observed(telemetry, state, registration, paths),
+            _observed(telemetry, state, registration, paths, ctl),
             asyncio.TaskGroup() as group,
         ):
             group.create_task(follow_hardware(hardware, state))
@@ -115,7 +116,7 @@ async def run(
 
 @asynccontextmanager
 async def _observed(
-    telemetry: Telemetry, state: NodeState, registration: Registration, paths: Sockets
+    telemetry: Telemetry, state: NodeState, registration: Registration, paths: Sockets, ctl: ImexCtl
 ) -> AsyncIterator[None]:
     async def socket_problem() -> str:
         return await registration_problem(paths)
@@ -133,6 +134,8 @@ async def _observed(
         telemetry.live("registration-socket", socket_problem),
         telemetry.ready("kubelet", kubelet_problem),
         telemetry.ready("hardware", hardware_problem),
+        # No new query: the port has no authentication, and nobody may start processes of the node through it.
+        telemetry.page(IMEX_PAGE, ctl.last_answers),
     ):
         yield
 

@@ -15,6 +15,7 @@ The kubelet's list is asked first: it is a local file, and usually it lists ever
 """
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -100,7 +101,12 @@ async def follow_driver(state: NodeState, prepared: PreparedClaims) -> NoReturn:
 
 def _kubelet_may_use(kubelet_checkpoint: Path, uid: str) -> bool:
     try:
-        return uid.encode() in kubelet_checkpoint.read_bytes()
+        with kubelet_checkpoint.open("rb") as file:
+            # The kubelet replaces the file. A container into which the file is mounted, and not its directory,
+            # sees the old one forever; by then it has no name.
+            if os.fstat(file.fileno()).st_nlink == 0:
+                raise OSError(f"{kubelet_checkpoint} was replaced: mount its directory instead of the file")
+            return uid.encode() in file.read()
     except OSError as error:
         log.warning("cannot read the kubelet's checkpoint, so nothing is unprepared", error=str(error))
         return True

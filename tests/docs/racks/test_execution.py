@@ -1,4 +1,5 @@
-"""The commands of the documentation, on two simulated racks with a real control plane.
+"""The commands of the documentation, on two simulated racks: those of pages for laptops on the embedded control
+plane and on a real one, those of all other pages on a real one.
 
 Each page has a namespace and a directory of its own, with the files of its directory and the examples.
 """
@@ -24,11 +25,13 @@ from imex_dra.kube.client import Client
 from imex_sandbox.cluster.handle import Cluster
 from imex_sandbox.faults.injector import Injector
 from tests.docs.pages import ALL_BLOCKS, Block
-from tests.docs.running import NAMESPACE, RUN_PAGES, Step, files, fits, is_run, steps
+from tests.docs.running import FOR_LAPTOPS, NAMESPACE, RUN_PAGES, Step, files, fits, is_run, steps
 from tests.paths import ROOT
 from tests.sandbox.cluster.namespace import TIMEOUT, Namespace, until
 
-pytestmark = [pytest.mark.kube, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.racks, pytest.mark.timeout(600)]
+
+FOR_CLUSTERS = (pytest.mark.kube, pytest.mark.slow)
 
 
 class PageRunner:
@@ -99,7 +102,13 @@ def namespace(cluster: Cluster) -> Iterator[Namespace]:
     made.delete_all()
 
 
-@pytest.mark.parametrize("page", RUN_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=() if page in FOR_LAPTOPS else FOR_CLUSTERS)
+        for page in RUN_PAGES
+    ],
+)
 def test_the_commands_of_a_page_work(page: Path, namespace: Namespace, tmp_path: Path) -> None:
     runner = PageRunner(namespace, tmp_path, page)
     for block in ALL_BLOCKS:

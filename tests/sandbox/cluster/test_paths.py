@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from imex_dra.base.errors import Misconfigured
-from imex_dra.dra.plugin import sockets
+from imex_dra.dra.sockets import sockets
 from imex_sandbox.cluster.paths import ClusterPaths, create_private_directory
 
 

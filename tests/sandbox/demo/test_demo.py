@@ -61,7 +61,7 @@ def wait_for_line(demo: "subprocess.Popen[str]", text: str) -> None:
 
 
 def test_all_checks_pass_on_two_racks_of_two_nodes(name: str, start: Start) -> None:
-    """The one test of whole racks that `make test` has time for."""
+    """`make test` runs it, with some of tests/sandbox/failures, on the embedded control plane."""
     demo = start("tests.sandbox.demo.small", name, "2", "300")
     out, progress = demo.communicate(timeout=900)
     report = json.loads(out)

@@ -40,6 +40,34 @@ async def test_what_is_owned_is_deleted_with_its_last_owner(cluster_api: Api) ->
     assert (await api.request("GET", api.path("configmaps", "free", group="v1")))[0] == 200
 
 
+async def test_an_object_that_is_deleted_in_the_foreground_goes_after_its_dependents(cluster_api: Api) -> None:
+    api, path = cluster_api, cluster_api.path
+    owners = [await create(api, "configmaps", "v1", config_map(name)) for name in ("owner", "another")]
+    first, second = (
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": one["metadata"]["name"], "uid": one["metadata"]["uid"]}
+        for one in owners
+    )
+    held = {"ownerReferences": [{**first, "blockOwnerDeletion": True}], "finalizers": ["example.com/hold"]}
+    await create(api, "configmaps", "v1", config_map("held", **held))
+    await create(api, "configmaps", "v1", config_map("free", ownerReferences=[first]))
+    shared = [{**first, "blockOwnerDeletion": True}, second]
+    await create(api, "configmaps", "v1", config_map("shared", ownerReferences=shared))
+    code, deleted = await api.request(
+        "DELETE", path("configmaps", "owner", group="v1"), {"propagationPolicy": "Foreground"}
+    )
+    assert (code, deleted["metadata"]["finalizers"]) == (200, ["foregroundDeletion"])
+    await api.until(path("configmaps", "free", group="v1"), 404)
+    deleting = await api.until_that(
+        path("configmaps", "held", group="v1"), lambda found: found["metadata"].get("deletionTimestamp")
+    )
+    assert (await api.request("GET", path("configmaps", "owner", group="v1")))[0] == 200
+    released = {"metadata": {"finalizers": None, "resourceVersion": deleting["metadata"]["resourceVersion"]}}
+    await api.request("PATCH", path("configmaps", "held", group="v1"), released, MERGE_PATCH)
+    await api.until(path("configmaps", "held", group="v1"), 404)
+    await api.until(path("configmaps", "owner", group="v1"), 404)
+    assert (await api.request("GET", path("configmaps", "shared", group="v1")))[0] == 200
+
+
 async def test_a_namespace_gets_a_service_account_and_takes_its_content_along(cluster_api: Api) -> None:
     api = cluster_api
     await api.until(api.path("serviceaccounts", "default", group="v1"), 200)
@@ -231,3 +259,44 @@ async def test_a_parallel_stateful_set_creates_all_pods_at_once_and_replaces_the
     await workload.api.until_that(path, lambda found: found["metadata"]["uid"] != uid)
     await workload.api.request("DELETE", workload.api.path("statefulsets", "set", group="apps/v1"))
     await workload.until(0)
+
+
+async def test_a_cluster_role_with_a_label_is_added_to_view_edit_and_admin(cluster_api: Api) -> None:
+    api, roles = cluster_api, "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    group = f"{api.namespace}.example"
+    rule = {"apiGroups": [group], "resources": ["widgets"], "verbs": ["get", "list"]}
+    labels = {"rbac.authorization.k8s.io/aggregate-to-view": "true"}
+
+    async def has_rule(name: str, *, expected: bool) -> None:
+        await api.until_that(f"{roles}/{name}", lambda role: (rule in (role["rules"] or [])) is expected)
+
+    body = {"metadata": {"name": api.namespace, "labels": labels}, "rules": [rule]}
+    assert (await api.request("POST", roles, body))[0] == 201
+    for name in ("view", "edit", "admin"):
+        await has_rule(name, expected=True)
+    await api.request("DELETE", f"{roles}/{api.namespace}")
+    for name in ("view", "edit", "admin"):
+        await has_rule(name, expected=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "forbidden"),
+    [
+        ("view", [("get", "", "pods"), ("list", "resource.k8s.io", "resourceclaims")], [("get", "", "secrets")]),
+        ("edit", [("create", "", "pods"), ("get", "", "secrets"), ("patch", "batch", "jobs")], []),
+        ("admin", [("create", "rbac.authorization.k8s.io", "roles")], [("get", "", "nodes")]),
+    ],
+)
+async def test_what_the_roles_of_users_allow(
+    cluster_api: Api, name: str, allowed: list[tuple[str, str, str]], forbidden: list[tuple[str, str, str]]
+) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}"
+
+    def allows(role: Any, verb: str, group: str, resource: str) -> bool:
+        return any(
+            verb in rule["verbs"] and group in rule["apiGroups"] and resource in rule["resources"]
+            for rule in role["rules"] or ()
+        )
+
+    role = await cluster_api.until_that(path, lambda role: all(allows(role, *one) for one in allowed))
+    assert not any(allows(role, *one) for one in forbidden)

@@ -156,14 +156,8 @@ def test_what_the_embedded_api_does_not_have_is_said_clearly(embedded_control_pl
             {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]},
             "PersistentVolumeClaim",
         ),
-        (
-            "Pod",
-            "v1",
-            {"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 1}]}]},
-            "a hostPort",
-        ),
     ],
-    ids=["service", "replica set", "job", "stateful set", "volume", "port"],
+    ids=["service", "replica set", "job", "stateful set", "volume"],
 )
 def test_what_would_have_no_effect_is_refused(
     embedded_control_plane: EmbeddedControlPlane,

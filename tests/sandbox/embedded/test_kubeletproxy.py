@@ -100,3 +100,24 @@ async def test_a_command_runs_through_the_kubelet(
         done = await asyncio.to_thread(subprocess.run, argv, capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stdout) == (0, "echo hello"), done.stderr
         assert kubelet.requests[0][0] == f"/exec/{server.namespace}/x/main"
+
+
+async def test_a_page_of_another_port_of_a_node_is_passed_on(
+    embedded_control_plane: EmbeddedControlPlane, kubelet: FakeKubelet, request: pytest.FixtureRequest
+) -> None:
+    """Only here: a real API server refuses loopback addresses."""
+
+    async def page(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(text="READY\n")
+
+    runner = web.ServerRunner(web.Server(page, access_log=None), shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    async with connected(request, "embedded") as server:
+        await bind(server, kubelet)
+        path = f"/api/v1/nodes/{server.namespace}"
+        assert await server.request("GET", f"{path}:{port}/proxy/imex") == (200, "READY\n")
+        await runner.cleanup()
+        code, status = await server.request("GET", f"{path}:{port}/proxy/imex")
+        assert (code, status["message"].partition(":")[0]) == (503, "error trying to reach service")

@@ -146,6 +146,24 @@ async def test_cpu_and_memory_are_quantities(racks: Racks) -> None:
     assert "Insufficient memory" in await racks.refusal("third", nodeSelector=on, resources=much)
 
 
+async def test_a_port_of_the_host_belongs_to_one_pod(racks: Racks) -> None:
+    on = {"rack": "a", "number": "0"}
+
+    def listening(**port: Any) -> dict[str, Any]:
+        container = {"name": "main", "image": "registry.example/app:1", "ports": [{"containerPort": 80, **port}]}
+        return {"nodeSelector": on, "containers": [container]}
+
+    assert await racks.place("first", **listening(hostPort=8080, hostIP="127.0.0.1")) == "a0"
+    assert await racks.place("another-address", **listening(hostPort=8080, hostIP="127.0.0.2")) == "a0"
+    assert await racks.place("another-protocol", **listening(hostPort=8080, protocol="UDP")) == "a0"
+    assert await racks.place("another-port", **listening(hostPort=8081)) == "a0"
+    assert await racks.place("of-the-pod", **listening()) == "a0"
+    reason = "didn't have free ports for the requested pod ports"
+    assert reason in await racks.refusal("same", **listening(hostPort=8080))
+    assert await racks.place("host-network", hostNetwork=True, **listening()) == "a0"
+    assert reason in await racks.refusal("same-of-the-host", **listening(hostPort=80))
+
+
 async def test_pods_that_belong_together_fill_one_rack_and_no_other(racks: Racks) -> None:
     labels = {"job": "one"}
     affinity = required(SAME, "rack", **labels)

@@ -174,7 +174,8 @@ class Rack:
     # Between two tests
 
     def until_healthy(self) -> None:
-        self.until(lambda: self.summary() == ("UP", f"{len(self.nodes)}/{len(self.nodes)}"))
+        members = sum(self.node(name).partition == self.partition_name for name in self.nodes)
+        self.until(lambda: self.summary() == ("UP", f"{members}/{members}"))
         self.until(lambda: self.publishing_nodes().keys() == set(self.nodes))
         self.until(lambda: not any(self.nvlink_node(name).get("unreachable") for name in self.nodes))
 
@@ -199,9 +200,10 @@ def _condition(status: dict[str, Any], type_: str) -> tuple[str, str, str]:
 
 
 @contextmanager
-def running_rack(nodes: int = 4) -> Iterator[Rack]:
+def running_rack(nodes: int = 4, *more: RackSpec) -> Iterator[Rack]:
     name = f"d{uuid.uuid4().hex[:6]}"
-    spec = Racks("sandbox.imex-dra.io/v1", "Cluster", (RackSpec("r0", "gb200-nvl72", nodes=nodes),), name, DELAYS)
+    racks = (RackSpec("r0", "gb200-nvl72", nodes=nodes), *more)
+    spec = Racks("sandbox.imex-dra.io/v1", "Cluster", racks, name, DELAYS)
     with running(spec) as cluster:
         rack = Rack(cluster)
         rack.until_healthy()

@@ -15,7 +15,7 @@ from imex_dra.node.checkpoint import CheckpointFile, Unreadable
 from imex_sandbox.faults.kinds import HangProcess
 from tests.sandbox.failures.rack import Rack, running_rack
 
-pytestmark = [pytest.mark.racks, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.racks, pytest.mark.timeout(400)]
 
 N0, N1, N2, N3 = (f"r0-n0{number}" for number in range(4))
 ADVICE = "for a node that will not return, delete its Node object or run imex forget-node"
@@ -39,6 +39,7 @@ def rack(shared: Rack, off: list[str]) -> Iterator[Rack]:
     shared.reset(off)
 
 
+@pytest.mark.slow
 class TestDeadNodes:
     def test_one_node_off_is_named_and_the_others_go_on(self, rack: Rack, off: list[str]) -> None:
         rack.run("train", *rack.nodes)
@@ -136,6 +137,8 @@ class TestDeadNodes:
 
 
 class TestPrograms:
+    """Those that are not slow run in `make test`, on the embedded control plane."""
+
     def test_the_restart_of_an_imex_daemon_is_an_event_of_the_computedomains_with_claims_there(
         self, rack: Rack
     ) -> None:
@@ -157,6 +160,7 @@ class TestPrograms:
         rack.until(lambda: rack.domain_condition("train", "Ready")[0] == "True")
         assert rack.events("ComputeDomain", "elsewhere", "DaemonRestarted") == []
 
+    @pytest.mark.slow
     def test_an_unreadable_checkpoint_is_rebuilt_and_its_claim_can_be_unprepared(self, rack: Rack) -> None:
         (pod,) = rack.run("train", N2)
         root, path = rack.node(N2).root.path, rack.checkpoint(N2)
@@ -179,6 +183,7 @@ class TestPrograms:
         rack.until(lambda: rack.ready_nodes("train") == {N0: True, N1: True})
 
 
+@pytest.mark.slow
 class TestChannels:
     def test_exhausted_channels_are_in_the_condition_the_event_and_the_prepare_error(self, rack: Rack) -> None:
         with channel_count(rack, 2):

@@ -10,7 +10,6 @@ from imex_dra import __version__
 from imex_sandbox.kubelet import containerinit
 from imex_sandbox.kubelet.config import StandIn
 from imex_sandbox.kubelet.toolbox import (
-    DIRECTORY,
     PAUSE,
     RANK_SERVER,
     Toolbox,
@@ -19,6 +18,7 @@ from imex_sandbox.kubelet.toolbox import (
     search_path,
 )
 from imex_sandbox.kubelet.views.pod import Container
+from imex_sandbox.mpi.rankprograms import DIRECTORY
 
 
 def test_tools_run_with_the_python_of_the_kubelet(tmp_path: Path) -> None:

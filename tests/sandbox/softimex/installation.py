@@ -4,7 +4,7 @@ Nothing here depends on how soft IMEX is implemented. To run the contract suite 
 
     NVIDIA_IMEX       the daemon with the option to run without a GPU, for example "nvidia-imex --nogpu"
     NVIDIA_IMEX_CTL   for example "nvidia-imex-ctl"
-    NVIDIA_IMEX_NET   the first three octets of addresses on an interface of this machine, from .10 upward
+    NVIDIA_IMEX_NET   the first three octets of addresses on an interface of this machine, from .10 to .13
 """
 
 import json
@@ -18,8 +18,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.waiting import until
 
@@ -134,11 +135,18 @@ class Node:
 class Domain:
     """Nodes with the same nodes config file, which lists their addresses."""
 
+    _numbers_in_use: ClassVar[set[int]] = set()
+    """Last octets, of domains in a given network: some tests need a second domain beside one that they share."""
+
     def __init__(self, size: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="imex-"))
         rng = random.SystemRandom()
-        net = os.environ.get("NVIDIA_IMEX_NET") or f"127.{rng.randrange(100, 250)}.{rng.randrange(1, 250)}"
-        self.nodes = [Node(self.directory / f"n{index}", f"{net}.{index + 10}") for index in range(size)]
+        given = os.environ.get("NVIDIA_IMEX_NET")
+        net = given or f"127.{rng.randrange(100, 250)}.{rng.randrange(1, 250)}"
+        free = (number for number in count(10) if not given or number not in self._numbers_in_use)
+        self._numbers = list(islice(free, size))
+        self._numbers_in_use.update(self._numbers if given else ())
+        self.nodes = [Node(self.directory / f"n{i}", f"{net}.{number}") for i, number in enumerate(self._numbers)]
         for node in self.nodes:
             node.nodes_file.write_text("".join(f"{other.address}\n" for other in self.nodes))
 
@@ -157,4 +165,5 @@ class Domain:
             for pid in node.daemons():
                 with suppress(ProcessLookupError):  # it may have ended by itself
                     os.kill(pid, signal.SIGKILL)
+        self._numbers_in_use.difference_update(self._numbers)
         shutil.rmtree(self.directory)

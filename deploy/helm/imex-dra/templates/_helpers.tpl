@@ -143,10 +143,12 @@ the directory under the same path as on the host. persist.dat is in /run/nvidia-
 {{- end }}
 
 {{- /* The GPU Operator sets these labels before it unloads the GPU driver, and back when the new one is there: `client` (since 26.7) for
-programs of others that use the driver, `device-plugin` also before. A Node without them matches. */}}
+programs of others that use the driver, `device-plugin` also before, `dra-validator` where it runs a DRA driver for GPUs. A Node without
+them matches. It waits only for the end of pods that have `client` in their nodeSelector (daemon.nodeSelector). */}}
 {{- define "imex-dra.notPaused" -}}
 - {key: nvidia.com/gpu.deploy.client, operator: NotIn, values: [paused-for-driver-upgrade, paused-for-mig-change]}
 - {key: nvidia.com/gpu.deploy.device-plugin, operator: NotIn, values: [paused-for-driver-upgrade]}
+- {key: nvidia.com/gpu.deploy.dra-validator, operator: NotIn, values: [paused-for-driver-upgrade]}
 {{- end }}
 
 {{- define "imex-dra.defaultAffinity" -}}
@@ -162,7 +164,7 @@ GPU driver: without `imex node` no pod with a channel could end there. */}}
 {{- define "imex-dra.nodePlacement" -}}
 {{- $program := index . 1 -}}
 {{- with index . 0 }}
-{{- with .Values.node.nodeSelector }}
+{{- with merge (dict) (eq $program "daemon" | ternary .Values.daemon.nodeSelector (dict)) .Values.node.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -17,7 +17,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
     help="""Make the directory of a simulated node, with a healthy fabric.
 
     `imex node --hardware simulated:DIR` and soft IMEX use it. A directory that exists is kept, and so is the state
-    of what runs on the node; its hardware becomes healthy again.""",
+    of what runs on the node; its hardware becomes healthy again.
+
+    \b
+    Try:
+      imex simulate-node --directory /var/lib/imex-simulated --address 10.0.0.5 \\
+        --partition 88566fd6-f4ee-5833-8b48-22857a117fc1.1""",
 )
 @click.option(
     "--directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to make it."

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 
+from imex_dra.api.names import NODE_PORT
 from imex_dra.base.errors import Rejected
+from imex_dra.base.telemetry import Telemetry, observed
 from imex_dra.daemon.supervisor import Supervisor
-from imex_dra.imex.ctl import ImexCtl
+from imex_dra.imex.ctl import ImexCtl, Reply
 from imex_dra.kube.client import Client
 from imex_dra.node import program as node_program
 from imex_sandbox.cluster.programs import STOPS_WITH_PARENT
@@ -55,7 +57,7 @@ class ImexNode:
             f"--imex-ctl={shlex.join(self._root.soft_imex('ctl', self._fabric))}",
             f"--kubelet-dir={node.root / 'k'}",
             f"--cdi-dir={node.root / 'run/cdi'}",
-            f"--metrics-address={node.address}:8081",
+            f"--metrics-address={node.address}:{NODE_PORT}",
             *flags(node.driver.node_options),
         ]
 
@@ -64,19 +66,22 @@ class ImexNode:
         # The token in the kubeconfig is bound to the Node object, so it exists only after the kubelet registered
         # it.
         await _until(node.kubeconfig.exists)
-        client = Client.connect(self.name, node.kubeconfig)
+        telemetry = Telemetry(node=node.name)
+        client = Client.connect(self.name, node.kubeconfig, metrics=telemetry.metrics)
+        work = node_program.run(
+            client,
+            SimulatedHardware(node.root),
+            node=node.name,
+            address=node.address,
+            kubelet=node.root / "k",
+            cdi=node.root / "run/cdi",
+            imex_directory=self._root.imex,
+            ctl=InProcessCtl(node.root, self._threads),
+            telemetry=telemetry,
+            **node.driver.node_options,
+        )
         try:
-            await node_program.run(
-                client,
-                SimulatedHardware(node.root),
-                node=node.name,
-                address=node.address,
-                kubelet=node.root / "k",
-                cdi=node.root / "run/cdi",
-                imex_directory=self._root.imex,
-                ctl=InProcessCtl(node.root, self._threads),
-                **node.driver.node_options,
-            )
+            await observed(telemetry, f"{node.address}:{NODE_PORT}", work)
         finally:
             await client.close()
 
@@ -114,14 +119,14 @@ class InProcessCtl(ImexCtl):
         self._root = SoftImexRoot(root)
         self._threads = threads
 
-    async def _query(self, config: Path, *flags: str) -> bytes:
+    async def _query(self, config: Path, *flags: str) -> Reply:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._answer, config, flags)
 
-    def _answer(self, config: Path, flags: tuple[str, ...]) -> bytes:
+    def _answer(self, config: Path, flags: tuple[str, ...]) -> Reply:
         try:
-            return "\n".join(answers(["-c", str(config), *flags], self._root)).encode()
-        except (SoftImexError, OSError):
-            return b""
+            return Reply("\n".join(answers(["-c", str(config), *flags], self._root)).encode())
+        except (SoftImexError, OSError) as error:
+            return Reply(problem=str(error))
 
 
 def nvidia_imex_pid(root: Path) -> int:

@@ -1,7 +1,7 @@
 """Who may do what: RBAC, by the roles and bindings in the storage.
 
 Nodes have the permissions that the node authorizer of a real API server grants, but for all nodes and pods, not
-only their own. Aggregated ClusterRoles and the roles that every cluster has (view, edit, admin) do not exist.
+only their own.
 """
 
 from collections.abc import Iterator

@@ -123,8 +123,6 @@ def _unsupported(kind: Kind, spec: Json) -> str:
             return "a StatefulSet with volumeClaimTemplates"
         case "pods" if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()):
             return "a pod with a PersistentVolumeClaim"
-        case "pods" if any("hostPort" in port for one in spec["containers"] for port in one.get("ports") or ()):
-            return "a pod with a hostPort"
     return ""
 
 
@@ -189,14 +187,14 @@ def pod_spec(spec: Json) -> Json:
         "serviceAccountName": account,
         "serviceAccount": account,
         "tolerations": tolerations,
-        "containers": [_container(container) for container in spec.get("containers") or ()],
+        "containers": [_container(container, spec) for container in spec.get("containers") or ()],
     }
     if "initContainers" in spec:
-        result["initContainers"] = [_container(container) for container in spec["initContainers"] or ()]
+        result["initContainers"] = [_container(container, spec) for container in spec["initContainers"] or ()]
     return result
 
 
-def _container(container: Json) -> Json:
+def _container(container: Json, spec: Json) -> Json:
     tag = container.get("image", "").rpartition("/")[2].partition(":")[2]
     result = {
         "imagePullPolicy": "Always" if tag in ("", "latest") else "IfNotPresent",
@@ -206,7 +204,11 @@ def _container(container: Json) -> Json:
         "resources": _resources(container.get("resources") or {}),
     }
     if "ports" in container:
-        result["ports"] = [{"protocol": "TCP", **port} for port in container["ports"]]
+        on_host = bool(spec.get("hostNetwork"))
+        result["ports"] = [
+            {**({"hostPort": port["containerPort"]} if on_host else {}), "protocol": "TCP", **port}
+            for port in container["ports"]
+        ]
     return result
 
 

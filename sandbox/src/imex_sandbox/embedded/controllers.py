@@ -11,7 +11,8 @@ from contextlib import suppress
 import structlog
 
 from imex_sandbox.embedded.claims import create_claims, release_claims
-from imex_sandbox.embedded.garbage import collect
+from imex_sandbox.embedded.clusterroles import aggregate
+from imex_sandbox.embedded.garbage import collect, waits_for_dependents
 from imex_sandbox.embedded.kinds import EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS
 from imex_sandbox.embedded.mpijobs import follow_mpi_jobs
 from imex_sandbox.embedded.nodelifecycle import delete_pods_of_missing_nodes, evict_pods, follow_nodes
@@ -25,7 +26,7 @@ log = structlog.get_logger()
 _PERIOD = 5.0
 """Seconds after which everything is looked at, for what depends on the time: silent nodes, the end of a grace."""
 _GARBAGE = "garbage"
-"""Something was deleted, has other owners, or is in a namespace that is deleted."""
+"""Something was deleted, waits for its dependents, has other owners, or is in a namespace that is deleted."""
 _PAUSE = 0.02
 """Seconds in which changes are collected before they are looked at."""
 
@@ -42,7 +43,8 @@ class Controllers:
         if change.kind in (EVENTS, LEASES):
             return
         before, after = change.old, change.new
-        if after is None or change.kind is NAMESPACES or _owners(after) != _owners(before):
+        is_gone = after is None or waits_for_dependents(after.document)
+        if is_gone or change.kind is NAMESPACES or _owners(after) != _owners(before):
             self._changed.add(_GARBAGE)
         self._changed.add(change.kind.plural)
         self._wake.set()
@@ -80,6 +82,7 @@ class Controllers:
         return [
             (lambda: follow_nodes(objects, objects.now()), frozenset({"nodes"})),
             (lambda: evict_pods(objects, objects.now()), frozenset({"nodes", "pods"})),
+            (lambda: aggregate(objects), frozenset({"clusterroles"})),
             (lambda: create_service_accounts(objects), frozenset({"namespaces", "serviceaccounts"})),
             (lambda: follow_mpi_jobs(objects), frozenset({"mpijobs", "jobs", "pods"})),
             (lambda: follow_jobs(objects), frozenset({"jobs", "pods"})),

@@ -54,6 +54,7 @@ EVENTS, CLAIMS, TEMPLATES, SLICES, CLASSES = KINDS[5:10]
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 
+CLUSTER_ROLES = Kind(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False, has_status=False)
 CRDS = Kind(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
@@ -82,7 +83,7 @@ BUILT_IN = (
     JOBS,
     Kind(_RBAC, "v1", "roles", "Role", has_status=False),
     Kind(_RBAC, "v1", "rolebindings", "RoleBinding", has_status=False),
-    Kind(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False, has_status=False),
+    CLUSTER_ROLES,
     Kind(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False, has_status=False),
     Kind(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False),
     Kind(

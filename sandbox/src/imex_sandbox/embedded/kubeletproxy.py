@@ -1,4 +1,8 @@
-"""`kubectl logs` and `kubectl exec`: passed on to the kubelet of the pod's node, as a real API server does it."""
+"""What a real API server passes on to a node, too: `kubectl logs` and `kubectl exec` to the kubelet of the pod's
+node, and requests for pages of other ports of a node (`nodes/NAME:PORT/proxy/PATH`).
+
+A real one refuses pages of loopback addresses. Here all nodes have such addresses.
+"""
 
 import asyncio
 import ssl
@@ -30,6 +34,20 @@ def pod_request(path: str) -> PodRequest | None:
     return None
 
 
+class NodePage(NamedTuple):
+    node: str
+    port: int
+    path: str
+
+
+def node_page(path: str) -> NodePage | None:
+    match path.strip("/").split("/"):
+        case ["api", "v1", "nodes", place, "proxy", *rest]:
+            name, _, port = place.partition(":")
+            return NodePage(name, int(port), "/".join(rest)) if port.isdecimal() else None
+    return None
+
+
 class KubeletProxy:
     def __init__(self, objects: Objects, certificate: str, key: str) -> None:
         self._objects = objects
@@ -52,6 +70,18 @@ class KubeletProxy:
                 return await self._exec(http, session, f"{kubelet}/exec/{place}")
         except aiohttp.ClientConnectorError as error:
             raise ApiError(500, f"Get {kubelet}: {error}") from error
+
+    async def page(self, wanted: NodePage) -> web.Response:
+        """Raises ApiError."""
+        node = self._objects.get(NODES, Key("", wanted.node)).document
+        url = f"http://{_address(node)}:{wanted.port}/{wanted.path}"
+        try:
+            timeout = aiohttp.ClientTimeout(total=10)
+            async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+                body = await answer.read()
+                return web.Response(status=answer.status, body=body, content_type=answer.content_type)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ApiError(503, f"error trying to reach service: {error or 'no answer'}") from error
 
     async def _log(self, http: web.Request, session: aiohttp.ClientSession, url: str) -> web.StreamResponse:
         query = [(name, value) for name, value in http.query.items() if name != "container"]
@@ -91,12 +121,12 @@ class KubeletProxy:
         name = pod["spec"].get("nodeName")
         if not name:
             raise ApiError(400, f"pod {pod['metadata']['name']} does not have a host assigned")
-        status = self._objects.get(NODES, Key("", name)).document.get("status") or {}
-        addresses = [one["address"] for one in status.get("addresses") or () if one["type"] == "InternalIP"]
-        port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-        if not addresses or not port:
-            raise ApiError(500, f"node {name} has not reported the address of its kubelet")
-        return f"https://{addresses[0]}:{port}"
+        node = self._objects.get(NODES, Key("", name)).document
+        endpoints = (node.get("status") or {}).get("daemonEndpoints") or {}
+        port = (endpoints.get("kubeletEndpoint") or {}).get("Port")
+        if not port:
+            raise ApiError(500, f"node {name} has not reported the port of its kubelet")
+        return f"https://{_address(node)}:{port}"
 
 
 Socket = web.WebSocketResponse | aiohttp.ClientWebSocketResponse
@@ -109,6 +139,14 @@ async def _copy(source: Socket, target: Socket) -> None:
             await target.send_bytes(message.data)
         elif message.type is aiohttp.WSMsgType.TEXT:
             await target.send_str(message.data)
+
+
+def _address(node: Json) -> str:
+    addresses = (node.get("status") or {}).get("addresses") or ()
+    for one in addresses:
+        if one["type"] == "InternalIP":
+            return str(one["address"])
+    raise ApiError(500, f"node {node['metadata']['name']} has not reported its address")
 
 
 def _container(pod: Json, wanted: str) -> str:

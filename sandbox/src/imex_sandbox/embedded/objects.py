@@ -27,6 +27,8 @@ from imex_sandbox.embedded.statuses import (
 from imex_sandbox.embedded.storage import Key, Storage, Stored
 from imex_sandbox.embedded.strategic import strategic_merge
 
+FOREGROUND = "foregroundDeletion"
+"""The finalizer of an object whose dependents are deleted before it (`garbage`)."""
 _IMMUTABLE_METADATA = (
     "name",
     "namespace",
@@ -173,9 +175,12 @@ class Objects:
         """The object as it is afterwards: gone, or with a deletion timestamp while finalizers remain."""
         live = self.get(kind, key).document
         self._check_preconditions(kind, key, live, options.get("preconditions") or {})
-        if (policy := options.get("propagationPolicy") or "Background") != "Background":
+        policy = options.get("propagationPolicy") or "Background"
+        if policy not in ("Background", "Foreground"):
             raise not_supported(f"deletion with the propagation policy {policy}")
         metadata = live["metadata"]
+        if policy == "Foreground" and FOREGROUND not in (finalizers := metadata.get("finalizers") or []):
+            metadata = {**metadata, "finalizers": [*finalizers, FOREGROUND]}
         grace = self._grace(kind, live, options)
         if not metadata.get("finalizers") and not grace and not self._has_content(kind, key):
             return self.storage.remove(kind, key)

@@ -66,6 +66,7 @@ def obstacle(pod: Json, node: Json, cluster: Nodes) -> str:
     return (
         _taint(spec, node)
         or ("" if _selected(spec, node) else "node(s) didn't match Pod's node affinity/selector")
+        or _ports(spec, node, cluster)
         or _resources(spec, node, cluster)
         or _spread(pod, node, cluster)
         or _pod_affinity(pod, node, cluster)
@@ -123,6 +124,26 @@ def _selected(spec: Json, node: Json) -> bool:
         "requiredDuringSchedulingIgnoredDuringExecution"
     )
     return required is None or node_selector(required, node)
+
+
+def _ports(spec: Json, node: Json, cluster: Nodes) -> str:
+    wanted = _host_ports(spec)
+    used = [port for pod in cluster.on(node) for port in _host_ports(pod["spec"])] if wanted else []
+    for number, protocol, address in wanted:
+        for other_number, other_protocol, other in used:
+            same_address = address == other or "0.0.0.0" in (address, other)
+            if (number, protocol) == (other_number, other_protocol) and same_address:
+                return "node(s) didn't have free ports for the requested pod ports"
+    return ""
+
+
+def _host_ports(spec: Json) -> list[tuple[int, str, str]]:
+    return [
+        (port["hostPort"], port["protocol"], port.get("hostIP") or "0.0.0.0")
+        for container in spec["containers"]
+        for port in container.get("ports") or ()
+        if port.get("hostPort")
+    ]
 
 
 def requests(spec: Json) -> dict[str, Decimal]:

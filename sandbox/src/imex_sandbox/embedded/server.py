@@ -17,14 +17,14 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from imex_sandbox.embedded import protobuf
+from imex_sandbox.embedded import clusterroles, protobuf
 from imex_sandbox.embedded.admission import ServerAdmission, field_validation, warnings
 from imex_sandbox.embedded.authentication import Tokens, User
 from imex_sandbox.embedded.authorization import Attributes, Authorizer
 from imex_sandbox.embedded.definitions import Definitions
 from imex_sandbox.embedded.discovery import AGGREGATED, Discovery
 from imex_sandbox.embedded.kinds import BUILT_IN, NAMESPACES, SERVICE_ACCOUNTS, Kinds
-from imex_sandbox.embedded.kubeletproxy import KubeletProxy, PodRequest, pod_request
+from imex_sandbox.embedded.kubeletproxy import KubeletProxy, NodePage, PodRequest, node_page, pod_request
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.requests import Request, Response, Target, answer, parse_path
 from imex_sandbox.embedded.settings import Settings
@@ -61,6 +61,7 @@ class Api:
         self.discovery = Discovery(self.kinds, self.definitions)
         for name in _NAMESPACES:
             self.objects.create(NAMESPACES, "", {"metadata": {"name": name}}, "embedded")
+        clusterroles.install(self.objects)
 
 
 class Server:
@@ -100,6 +101,8 @@ class Server:
         user = self._tokens.user(http.headers.get("Authorization", ""), http.get_extra_info("peercert"))
         if http.method in ("GET", "POST") and (wanted := pod_request(http.path)):
             return await self._pass_on(http, user, request, wanted)
+        if http.method == "GET" and (page := node_page(http.path)):
+            return await self._pass_on(http, user, request, page)
         noticed: list[str] = []
         warnings.set(noticed)
         field_validation.set(request.query.get("fieldValidation", "Warn"))
@@ -124,11 +127,15 @@ class Server:
         return response
 
     async def _pass_on(
-        self, http: web.Request, user: User | None, request: Request, wanted: PodRequest
+        self, http: web.Request, user: User | None, request: Request, wanted: PodRequest | NodePage
     ) -> web.StreamResponse:
         try:
             if user is None:
                 raise ApiError(401, "Unauthorized")
+            if isinstance(wanted, NodePage):
+                self._authorizer.check(user, Attributes("get", "", "nodes/proxy", "", wanted.node))
+                self._audit(user, request, 200)
+                return await self._kubelets.page(wanted)
             verb = "get" if wanted.subresource == "log" else "create"
             resource = f"pods/{wanted.subresource}"
             self._authorizer.check(user, Attributes(verb, "", resource, wanted.namespace, wanted.name))

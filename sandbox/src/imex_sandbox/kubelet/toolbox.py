@@ -17,20 +17,17 @@ from imex_dra.base.files import write_atomically
 from imex_sandbox.kubelet.config import StandIn
 from imex_sandbox.kubelet.runtime import BindMount
 from imex_sandbox.kubelet.views.pod import Container
+from imex_sandbox.mpi.rankprograms import DIRECTORY, MODULES, SUBCOMMANDS
 
-DIRECTORY = "/run/imex/bin"
 RANK_SERVER = "mpi-rank-server"
 PAUSE = ("sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done")
 _TOOLS = {
     "imex": "imex_dra.cli",
-    "all_reduce_perf": "imex_sandbox.softimex.allreduce",
-    "nvbandwidth": "imex_sandbox.softimex.bandwidth",
+    **MODULES,
     "mpirun": "imex_sandbox.mpi.launcher",
     "mpiexec": "imex_sandbox.mpi.launcher",
     RANK_SERVER: "imex_sandbox.mpi.server",
 }
-_RANKS = {"allreduce": "all_reduce_perf", "bandwidth": "nvbandwidth"}
-"""Subcommands of `imex` that a job starts once for every rank: without what other subcommands import."""
 _PRIVATE = ("/tmp", "/run", "/dev")
 """Directories that a container does not share with the host."""
 
@@ -69,7 +66,7 @@ def _script(name: str, module: str) -> str:
     run = f"exec {shlex.quote(sys.executable)} -P -m"
     lines = ["#!/bin/sh"]
     if name == "imex":
-        cases = " ".join(f'{word}) shift; {run} {_TOOLS[tool]} "$@";;' for word, tool in _RANKS.items())
+        cases = " ".join(f'{word}) shift; {run} {_TOOLS[tool]} "$@";;' for word, tool in SUBCOMMANDS.items())
         lines.append(f'case "$1" in {cases} esac')
     return "\n".join([*lines, f'{run} {module} "$@"', ""])
 

@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from imex_sandbox.mpi import rankprograms
 from imex_sandbox.mpi.connection import Connection
+from imex_sandbox.mpi.rankprograms import ForkedProcess
 from imex_sandbox.softimex.frames import Message
 
 GRACE_SECONDS = 2.0
@@ -79,16 +81,14 @@ class LineReader:
 class Rank:
     def __init__(self, number: int, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self.number = number
-        self._process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", "--", *argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(environment),
-            process_group=0,
-        )
+        invocation = rankprograms.find(argv)
+        self._process = ForkedProcess(invocation, environment) if invocation else _start(argv, environment)
         pipes = {1: self._process.stdout, 2: self._process.stderr}
-        self.outputs = {LineReader(pipe.fileno()): stream for stream, pipe in pipes.items() if pipe}
+        self.outputs = {
+            LineReader(pipe if isinstance(pipe, int) else pipe.fileno()): stream
+            for stream, pipe in pipes.items()
+            if pipe
+        }
         self.descriptor = os.pidfd_open(self._process.pid)
 
     def signal(self, number: int) -> None:
@@ -101,6 +101,17 @@ class Rank:
         self.signal(signal.SIGKILL)
         os.close(self.descriptor)
         return code
+
+
+def _start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["setpriv", "--pdeathsig", "KILL", "--", *argv],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(environment),
+        process_group=0,
+    )
 
 
 class Ranks:

@@ -24,7 +24,10 @@ Row = list[float | None]
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="imex bandwidth", description="Copy memory between every two ranks.", allow_abbrev=False
+        prog="imex bandwidth",
+        description="Copy memory between every two ranks.",
+        epilog="In the launcher of an MPIJob: mpirun imex bandwidth -b 16",
+        allow_abbrev=False,
     )
     parser.add_argument("-t", "--testcase", nargs="+", choices=list(ARROWS), help="run only these tests")
     parser.add_argument("-b", "--bufferSize", type=at_least(1), default=4, metavar="MIB", help="default: 4 MiB")

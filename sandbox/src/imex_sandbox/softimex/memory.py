@@ -140,7 +140,7 @@ class Buffer:
         return memoryview(self._mapping)
 
     def array(self, dtype: Any = "uint8") -> Any:
-        """The memory itself as a numpy array; requires the extra `memory`."""
+        """The memory itself as a numpy array; requires numpy (the extra `memory`)."""
         return importlib.import_module("numpy").frombuffer(self.view(), dtype=dtype)
 
     def check(self) -> None:
