@@ -45,7 +45,8 @@ SUITES = {
     "controller": ("`imex controller`", ("tests/controller", "-m", "kube")),
     "node": ("`imex node`", ("tests/node", "-m", "kube")),
     "policies": ("CRDs, admission policies, webhook", ("tests/api", "tests/policies", "-m", "kube")),
-    "chart": ("Helm chart", ("tests/chart", "-m", "kube")),
+    "chart": ("Helm chart: the API server takes its objects", ("tests/chart", "-m", "kube")),
+    "install": ("Helm chart: install, upgrade, uninstall on real kubelets", ("tests/chart", "-m", "node")),
 }
 
 

@@ -1,5 +1,5 @@
-"""The chart and the image of this tree, installed by helm on a real control plane and two real kubelets, with
-simulated hardware.
+"""The chart and the images of this tree, installed by helm on a real control plane and two real kubelets, with
+simulated hardware, or with a stub of the GPU driver.
 
 There is no kube-proxy: pods reach the API server by the relay of their node, and it reaches the webhook
 at the addresses of its pods (--enable-aggregator-routing).
@@ -48,16 +48,20 @@ print(rounds, flush=True)
 _UPGRADE_WAIT = ("--wait=legacy", "--timeout=200s")
 _OF_KUBERNETES = ("events", "csinodes", "ipaddresses", "componentstatuses")
 _DAEMON_DIRECTORY = "/run/imex-dra/node/run/imex"
+"""With simulated hardware."""
 
 
 class Installation:
-    def __init__(self, root: Path, control_plane: ControlPlane, nodes: dict[str, Node], name: str) -> None:
+    def __init__(
+        self, root: Path, control_plane: ControlPlane, nodes: dict[str, Node], images: dict[str, str]
+    ) -> None:
+        """`images` are names by target of the Containerfile."""
         self.control_plane = control_plane
         self.kubectl = control_plane.kubectl
         self.kubeconfig = control_plane.kubeconfig()
         self.nodes = nodes
-        self.image = name
-        self._repository, _, self._tag = name.rpartition(":")
+        self.image, self._driver_image = images["sandbox"], images["driver"]
+        self._repository, _, self._tag = self.image.rpartition(":")
         self._values = [
             f"--values={CHART / 'values/simulated.yaml'}",
             f"--set=image.repository={self._repository}",
@@ -71,8 +75,15 @@ class Installation:
 
     def install(self) -> str:
         """What helm prints."""
-        options = (f"--set=image.tag={self._tag}", "--create-namespace", "--wait", "--timeout=200s")
-        printed = self.helm("install", RELEASE, str(CHART), *self._values, *options)
+        return self._install(*self._values, f"--set=image.tag={self._tag}")
+
+    def install_with_defaults(self) -> None:
+        repository, _, tag = self._driver_image.rpartition(":")
+        self._install(f"--set=image.repository={repository}", f"--set=image.tag={tag}")
+
+    def _install(self, *values: str) -> str:
+        options = ("--create-namespace", "--wait", "--timeout=200s")
+        printed = self.helm("install", RELEASE, str(CHART), *values, *options)
         self.until_published()
         return printed
 
@@ -104,6 +115,11 @@ class Installation:
         selector = f"--selector=app.kubernetes.io/component={component}"
         found: list[dict[str, Any]] = self.kubectl.get("pods", f"--namespace={NAMESPACE}", selector)["items"]
         return found
+
+    def execute_in(self, component: str, node: str, *argv: str) -> str:
+        """In the pod of a program on a node."""
+        (pod,) = [pod for pod in self.pods(component) if pod["spec"]["nodeName"] == node]
+        return self.kubectl("exec", f"--namespace={NAMESPACE}", pod["metadata"]["name"], "--", *argv).strip()
 
     def until_images(self, component: str, image: str) -> None:
         """Until every pod of a program has this image. Helm returns when new pods are ready; with maxSurge the old
@@ -229,13 +245,14 @@ class _Program(NamedTuple):
 @contextmanager
 def cluster(root: Path) -> Iterator[Installation]:
     """With the image on every node, and nothing installed."""
-    built = image.build("sandbox")
+    built = {target: image.build(target) for target in image.NAMES}
+    archives = [found.archive for found in built.values()]
     with ExitStack() as stack:
         flags = ("--enable-aggregator-routing=true",)
         control_plane = stack.enter_context(ControlPlane(root / "cp", apiserver_flags=flags))
         network = stack.enter_context(Network(root))
         nodes = {
-            name: Node(name, root / name, control_plane=control_plane, network=network, archives=[built.archive])
+            name: Node(name, root / name, control_plane=control_plane, network=network, archives=archives)
             for name in NODES
         }
         for node in nodes.values():
@@ -243,4 +260,5 @@ def cluster(root: Path) -> Iterator[Installation]:
             stack.callback(node.stop)
         for node in nodes.values():
             node.until_ready()
-        yield Installation(root, control_plane, nodes, built.name)
+        names = {target: found.name for target, found in built.items()}
+        yield Installation(root, control_plane, nodes, names)

@@ -268,6 +268,19 @@ def test_imex_node_finds_the_driver_root_itself_unless_it_is_given(
     assert [flag for flag in given if flag.startswith(related)] == flags
 
 
+@pytest.mark.parametrize("directory", ["/var/lib/kubelet", "/var/lib/k0s/kubelet"])
+def test_imex_node_sees_the_directory_of_the_kubelet_as_the_host_does(directory: str) -> None:
+    """Not only the plugins: the sweep reads the kubelet's checkpoint."""
+    pod = pod_of(template(values={"kubelet.directory": directory}), "DaemonSet", "imex-node")
+    flags = parsed(*(flag.replace("$(NODE_NAME)", "a0") for flag in pod["containers"][0]["args"]))
+    mount = mounts_of(pod)[str(flags["kubelet_dir"])]
+    assert mount["mountPropagation"] == "HostToContainer"
+    (volume,) = [volume for volume in pod["volumes"] if volume["name"] == mount["name"]]
+    assert volume["hostPath"] == {"path": directory, "type": "Directory"}
+    # A mount below it would hide what the host mounts there.
+    assert [path for path in mounts_of(pod) if path.startswith(f"{directory}/")] == []
+
+
 def test_nothing_of_nvidia_imex_is_installed_if_the_host_manages_it() -> None:
     assert len(daemons(template())) == 1
     options, values = MATRIX["host-managed"]

@@ -6,6 +6,7 @@ The tests build on each other, in this order.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,15 +14,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from imex_dra.api.names import CHANNEL_CLASS, DRIVER, NAMESPACE
+from imex_dra.api.names import CHANNEL_CLASS, DRIVER, IMEX_DIRECTORY, NAMESPACE
 from imex_dra.base.errors import Rejected
 from imex_sandbox.kubernetes.binaries import find
 from imex_sandbox.kubernetes.kubectl import to_yaml
+from tests.chart import gpudriver
 from tests.chart.helm import require
 from tests.chart.installation import LIMIT, NODES, PROGRAMS, RELEASE, Installation, cluster
+from tests.daemon.driver_root import DRIVER_ROOT
+from tests.nvml.stub import CLUSTER_UUID, VERSION, compile_stub
 from tests.paths import ROOT
 from tests.waiting import until
 
@@ -39,6 +44,13 @@ def installation() -> Iterator[Installation]:
         cluster(Path(directory)) as running,
     ):
         yield running
+
+
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc, which compiles the stub of libnvidia-ml.so.1, is not installed")
+    return compile_stub(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +127,22 @@ def test_the_webhook_rejects_a_claim_that_can_never_work(installation: Installat
         return ""
 
     assert "claims.imex-dra.io" in until(rejection, within=LIMIT, what="the webhook rejects the claim")
+
+
+def test_programs_end_when_the_kubelet_tells_them_to(installation: Installation) -> None:
+    """A program with pid 1 gets only signals that it handles. Without a handler it would be killed after 30 s."""
+    names = [installation.pods(program)[0]["metadata"]["name"] for program in ("controller", "webhook", "node")]
+    for name in names:
+        installation.kubectl("exec", "-n", NAMESPACE, name, "--", "sh", "-c", "kill -TERM 1")
+
+    def ended(name: str) -> dict[str, Any]:
+        (status,) = installation.kubectl.get("pod", "-n", NAMESPACE, name)["status"]["containerStatuses"]
+        found: dict[str, Any] = status["lastState"].get("terminated", {}) if status["ready"] else {}
+        return found
+
+    for name in names:
+        last = until(lambda name=name: ended(name), within=LIMIT, what=f"{name} has ended and is ready again")  # type: ignore[misc]
+        assert (last["exitCode"], last["reason"]) == (0, "Completed"), name
 
 
 def test_programs_show_what_they_do_and_change_their_log_level(
@@ -195,7 +223,24 @@ def test_upgrade_and_rollback_do_not_interrupt_a_memory_exchange(installation: I
 def test_after_the_rollback_new_pods_get_channels(installation: Installation) -> None:
     installation.create_pod("late", "a0", "train")
     installation.until_ready("late")
-    installation.delete("pods", "exporter", "importer", "late", "--now")
+
+
+def test_imex_node_sees_what_the_kubelet_writes_and_unmounts(installation: Installation) -> None:
+    """Both later than its pod has started: the sweep needs the first, and the detachment of volumes the second."""
+
+    def read(path: str) -> str:
+        return installation.execute_in("node", "a0", "cat", path)
+
+    pod = installation.kubectl.get("pod", "late")
+    (status,) = pod["status"]["resourceClaimStatuses"]
+    claim = installation.kubectl.get("resourceclaim", status["resourceClaimName"])["metadata"]["uid"]
+    assert claim in read("/var/lib/kubelet/dra_manager_state")
+    # Its token is a volume.
+    assert pod["metadata"]["uid"] in read("/proc/mounts")
+    installation.delete("pod", "late", "--now")
+    until(lambda: claim not in read("/var/lib/kubelet/dra_manager_state"), within=LIMIT)
+    until(lambda: pod["metadata"]["uid"] not in read("/proc/mounts"), within=LIMIT)
+    installation.delete("pods", "exporter", "importer", "--now")
     installation.delete("computedomain", "train")
 
 
@@ -218,10 +263,6 @@ def test_uninstall_leaves_what_the_documentation_lists(
         "ConfigMap/kube-root-ca.crt",
         f"NVLinkPartition/{PARTITION}",
         *(f"NVLinkNode/{name}" for name in NODES),
-        "Lease/imex-controller",
-        "Secret/imex-daemon-ca",
-        "Secret/imex-daemon-tls",
-        "Secret/imex-webhook-tls",
     }
     # The kubelet deletes the ResourceSlices of a plugin that has been gone for half a minute.
     until_gone(installation, objects_before | kept)
@@ -265,3 +306,53 @@ def test_the_documented_commands_remove_everything(installation: Installation, o
     until_gone(installation, objects_before)
     for node in installation.kubectl.get("nodes")["items"]:
         assert "nvidia.com/gpu.clique" not in node["metadata"]["labels"]
+
+
+def test_with_default_values_nodes_with_a_gpu_driver_serve_claims(installation: Installation, nvml: Path) -> None:
+    """NVML is a stub, and nvidia-imex is soft IMEX (gpudriver.py); everything else is as on hardware."""
+    for name, node in installation.nodes.items():
+        gpudriver.install(node, nvml)
+        installation.kubectl("label", "node", name, "nvidia.com/gpu.present=true")
+    installation.install_with_defaults()
+    installation.create_domain("train")
+    pods = dict(zip(("first", "second"), NODES, strict=True))
+    for pod, name in pods.items():
+        installation.create_pod(pod, name, "train")
+    installation.until_ready(*pods)
+    # The major is that of the driver's /proc/devices: 234.
+    show = "stat --format='%F %t' /dev/nvidia-caps-imex-channels/channel$COMPUTE_DOMAIN_CHANNEL"
+    assert [installation.execute(pod, "sh", "-c", show) for pod in pods] == ["character special file ea"] * 2
+    assert re.search(r"Phase:\s+Succeeded", installation.helm("test", RELEASE, "--timeout=120s"))
+
+
+def test_nvidia_imex_runs_from_the_driver_root_and_members_authenticate_each_other(
+    installation: Installation,
+) -> None:
+    for name, node in installation.nodes.items():
+        status = installation.kubectl.get("nvlinknode", name)["status"]
+        assert (status["partition"], status["driverVersion"]) == (f"{CLUSTER_UUID}.7", VERSION)
+        assert status["isolation"]["state"] == "enforced"
+        conditions = {found["type"]: found["status"] for found in status["conditions"]}
+        assert (conditions["Ready"], conditions["Connected"]) == ("True", "True"), status
+        found = dict(
+            line.split("=", 1) for line in node.machine.run("cat", f"{IMEX_DIRECTORY}/status").splitlines()
+        )
+        root = installation.execute_in("daemon", name, "readlink", f"/proc/{found['pid']}/root")
+        assert root == f"/host{DRIVER_ROOT}"
+        assert found["certificate"]
+        configuration = node.machine.run("sh", "-c", f"cat {IMEX_DIRECTORY}/configs/*/config.cfg")
+        assert "IMEX_ENABLE_AUTH_ENCRYPTION=1" in configuration.splitlines()
+        # Created by `imex node`; without it the driver gives nvidia-imex no session.
+        assert node.machine.run("stat", "--format=%F %t:%T", "/dev/nvidia-caps/nvidia-cap3") == (
+            "character special file e9:3\n"
+        )
+
+
+def test_the_device_nodes_of_a_claim_leave_the_host_with_it(installation: Installation) -> None:
+    def claims() -> str:
+        return "".join(node.machine.run("ls", "/dev/imex-dra/claims") for node in installation.nodes.values())
+
+    assert len(claims().split()) == len(NODES)
+    installation.delete("pods", "first", "second", "--now")
+    installation.delete("computedomain", "train")
+    until(lambda: claims() == "", within=LIMIT)

@@ -1,6 +1,7 @@
 """The images that buildah builds from the Containerfile."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def test_an_image_is_not_root_and_has_no_compiler_and_no_pip(target: str) -> Non
     assert {"mount", "util-linux"} <= content.names()
     assert ("imex-dra", imex_dra.__version__) in content.packages
     assert {"libc6", "python3", "grpcio"} <= content.names()
+    summary, *files = image.report(content.image).splitlines()
+    assert re.fullmatch(
+        rf"{content.image.name}: \d+ MB in \d+ layers, {len(content.packages) - 1} packages", summary
+    )
+    assert [file.strip() for file in files] == [
+        str(content.image.archive),
+        str(content.image.bill_of_materials),
+    ]
     # Only the image for simulated hardware has what simulates it.
     assert ("imex-sandbox" in content.names()) == (target == "sandbox")
     assert ("opt/imex/bin/soft-nvidia-imex" in content.paths) == (target == "sandbox")

@@ -11,12 +11,14 @@ from tests.policies.guarded import Guarded
 
 ROLES = {"viewer": "view", "editor": "edit", "creator": "creator", "owner": "owner"}
 """What each user may do in the namespaces of tests. `owner` has every right on ComputeDomains, also on status."""
+CLUSTER_ROLES = {"rack-viewer": "view", "rack-editor": "edit", "rack-admin": "admin"}
+"""Of users for the whole cluster."""
 
 
 @pytest.fixture(scope="session")
 def guarded_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """With a controller manager, which fills the aggregated roles and counts what a quota limits."""
-    users: dict[str, list[str]] = {name: [] for name in ROLES}
+    users: dict[str, list[str]] = {name: [] for name in (*ROLES, *CLUSTER_ROLES)}
     with ControlPlane(tmp_path_factory.mktemp("guarded"), users=users, scheduler=False) as running:
         install_crds(running)
         files = [f"--filename={DEPLOY / name}" for name in ("rbac.yaml", "policies.yaml")]
@@ -24,6 +26,7 @@ def guarded_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         running.kubectl.apply(
             _cluster_role("creator", "computedomains", "get", "create", "update", "patch"),
             _cluster_role("owner", "*", "*"),
+            *(_binding("", user, role) for user, role in CLUSTER_ROLES.items()),
         )
         yield running
 
@@ -49,11 +52,12 @@ def _cluster_role(name: str, resource: str, *verbs: str) -> dict[str, object]:
 
 
 def _binding(namespace: str, user: str, role: str) -> dict[str, object]:
+    """Without a namespace: for the whole cluster."""
     group = "rbac.authorization.k8s.io"
     return {
         "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": user, "namespace": namespace},
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": {"name": user, **({"namespace": namespace} if namespace else {})},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
     }

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from imex_dra.api.names import DOMAIN_FINALIZER
+from imex_dra.api.names import AUTHORITY_SECRET, DOMAIN_FINALIZER, LEASE, NAMESPACE
 from imex_dra.api.nvlinknode import Fabric, FabricState
+from imex_dra.base.errors import NotFound
 from imex_dra.controller.leader import Leader
+from imex_dra.controller.leader import run as run_controller
+from imex_dra.controller.settings import Settings
 from imex_dra.imex.ctl import ImexCtl
+from imex_dra.kube.account import own_account
 from imex_dra.node.program import run
 from imex_sandbox.noderoot import NodeRoot
 from imex_sandbox.simulated import HardwareFile, SimulatedHardware
@@ -47,6 +51,32 @@ async def test_a_controller_serves_and_deletes_a_compute_domain(guarded: Guarded
             return "not found" in await refusal(guarded.admin.read(path))
 
         await until_async(is_gone)
+
+
+async def test_what_a_controller_creates_for_itself_belongs_to_its_service_account(guarded: Guarded) -> None:
+    """So that it goes with it: tests/chart/test_install.py uninstalls the driver."""
+    controller, namespace = guarded.account("imex-controller"), f"/api/v1/namespaces/{NAMESPACE}"
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    for path in (f"{leases}/{LEASE}", f"{namespace}/secrets/{AUTHORITY_SECRET}"):
+        await refusal(guarded.admin.remove(path))
+
+    settings = Settings(daemon_certificates=True)
+    async with running(run_controller(controller, namespace=NAMESPACE, settings=settings)):
+
+        async def owners(path: str) -> list[tuple[str, str]]:
+            try:
+                found = await guarded.admin.read(path)
+            except NotFound:
+                return []
+            return [(owner["kind"], owner["uid"]) for owner in found["metadata"]["ownerReferences"]]
+
+        account = await guarded.admin.read(f"{namespace}/serviceaccounts/imex-controller")
+        expected = [("ServiceAccount", account["metadata"]["uid"])]
+        assert await until_async(lambda: owners(f"{leases}/{LEASE}")) == expected
+        assert await until_async(lambda: owners(f"{namespace}/secrets/{AUTHORITY_SECRET}")) == expected
+    # An owner in another namespace would be none, and the object would be deleted at once.
+    assert await own_account(controller, guarded.namespace) == ()
+    assert await own_account(guarded.admin, NAMESPACE) == ()
 
 
 async def test_a_node_program_reports_and_publishes_and_withdraws(guarded: Guarded, directory: Path) -> None:

@@ -3,11 +3,14 @@
 import pytest
 
 from imex_dra.api.names import DOMAIN_FINALIZER, PLACEMENT_ANNOTATION, READINESS_ANNOTATION, RELEASE_ANNOTATION
+from tests.policies.conftest import CLUSTER_ROLES
 from tests.policies.guarded import NVLINK_NODES, Guarded, refusal
 from tests.policies.test_node_policies import DRY, allowed, denied
 from tests.waiting import until_async
 
 pytestmark = pytest.mark.kube
+
+NVLINK_PARTITIONS = "/apis/imex-dra.io/v1alpha1/nvlinkpartitions"
 
 
 async def test_roles(guarded: Guarded) -> None:
@@ -26,6 +29,18 @@ async def test_roles(guarded: Guarded) -> None:
     # A RoleBinding gives no right to objects without a namespace.
     assert "cannot list" in await refusal(viewer.read(NVLINK_NODES))
     await editor.remove(f"{guarded.domains}/one")
+
+
+@pytest.mark.parametrize("name", CLUSTER_ROLES)
+async def test_users_with_a_role_for_the_whole_cluster_read_racks_and_change_nothing(
+    guarded: Guarded, name: str
+) -> None:
+    user = guarded.user(name)
+    for path in (NVLINK_NODES, NVLINK_PARTITIONS):
+        await allowed(lambda path=path: user.read(path))  # type: ignore[misc]
+        for part in ("", "/status"):
+            labels = {"metadata": {"labels": {"changed": "yes"}}}
+            assert "cannot patch" in await refusal(user.change(f"{path}/any{part}", labels))
 
 
 async def test_only_the_controller_and_administrators_write_status(guarded: Guarded) -> None:

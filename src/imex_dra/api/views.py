@@ -284,6 +284,22 @@ class Event(View, frozen=True):
     series: EventSeries | None = None
 
 
+class UserInfo(View, frozen=True, gc=False):
+    username: str = ""
+    uid: str = ""
+
+
+class SelfSubjectReviewStatus(View, frozen=True):
+    user_info: UserInfo = UserInfo()
+
+
+class SelfSubjectReview(View, frozen=True):
+    """Who the API server thinks that the sender is."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: SelfSubjectReviewStatus = SelfSubjectReviewStatus()
+
+
 PODS = Resource(Pod, "", "v1", "pods")
 NODES = Resource(Node, "", "v1", "nodes", namespaced=False)
 SECRETS = Resource(Secret, "", "v1", "secrets")
@@ -298,3 +314,6 @@ RESOURCE_SLICES = Resource(ResourceSlice, "resource.k8s.io", "v1", "resourceslic
 DAEMON_SETS = Resource(DaemonSet, "apps", "v1", "daemonsets")
 LEASES = Resource(Lease, "coordination.k8s.io", "v1", "leases")
 EVENTS = Resource(Event, "events.k8s.io", "v1", "events")
+SELF_SUBJECT_REVIEWS = Resource(
+    SelfSubjectReview, "authentication.k8s.io", "v1", "selfsubjectreviews", namespaced=False
+)

@@ -33,6 +33,7 @@ from imex_dra.api.views import SECRETS, WEBHOOK_CONFIGURATIONS, Secret, WebhookC
 from imex_dra.base.clock import Clock, rfc3339
 from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.controller.issuing import KeyPair, Request, issue
+from imex_dra.kube.account import own_account
 from imex_dra.kube.backoff import jittered
 from imex_dra.kube.client import JSON_PATCH, Client
 from imex_dra.kube.patch import patch_changes
@@ -164,7 +165,10 @@ class CertificateKeeper:
         """Of two controllers that write at once, one gets AlreadyExists or Conflict, and reads again later."""
         annotations, labels = {NOT_AFTER_ANNOTATION: rfc3339(until)}, {MANAGED_BY_LABEL: MANAGED_BY}
         if before is None:
-            meta = AnnotatedMeta(name, self._namespace, annotations=annotations, labels=labels)
+            owners = await own_account(self._client, self._namespace)
+            meta = AnnotatedMeta(
+                name, self._namespace, annotations=annotations, labels=labels, owner_references=owners
+            )
             return await self._client.create(SECRETS, Secret(meta, "kubernetes.io/tls", data))
         meta = structs.replace(before.metadata, annotations={**before.metadata.annotations, **annotations})
         return await patch_changes(self._client, SECRETS, before, Secret(meta, before.type, data))

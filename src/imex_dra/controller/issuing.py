@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import subprocess
 import sys
 from datetime import datetime, timedelta
 
@@ -34,15 +35,15 @@ class Request(Struct, frozen=True):
 
 
 async def issue(request: Request) -> KeyPair:
-    pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "imex_dra.controller.issuing", stdin=pipe, stdout=pipe, stderr=pipe
+    argv = [sys.executable, "-m", "imex_dra.controller.issuing"]
+    # In a thread: a child of the event loop would be left behind if the controller is told to end now.
+    done = await asyncio.to_thread(
+        subprocess.run, argv, input=msgspec.json.encode(request), capture_output=True, check=False
     )
-    stdout, stderr = await child.communicate(msgspec.json.encode(request))
-    if child.returncode:
-        cause = (stderr.decode(errors="replace").strip().splitlines() or ["no error output"])[-1]
+    if done.returncode:
+        cause = (done.stderr.decode(errors="replace").strip().splitlines() or ["no error output"])[-1]
         raise ImexError(f"no certificate can be issued: {cause}")
-    return msgspec.json.decode(stdout, type=KeyPair)
+    return msgspec.json.decode(done.stdout, type=KeyPair)
 
 
 def _issued(request: Request) -> KeyPair:

@@ -53,6 +53,7 @@ from imex_dra.controller.nvlinkpartitions import NVLinkPartitionReconciler
 from imex_dra.controller.otherdriver import OtherDriverGuard
 from imex_dra.controller.settings import DEFAULTS, Settings
 from imex_dra.controller.telemetry import controller_samples
+from imex_dra.kube.account import own_account
 from imex_dra.kube.client import Client
 from imex_dra.kube.controller import Controller
 from imex_dra.kube.events import EventRecorder
@@ -78,7 +79,8 @@ async def run(
 ) -> None:
     """Waits for the Lease, then reconciles until the Lease is lost or another driver of the same name appears."""
     identity = f"{socket.gethostname()}_{secrets.token_hex(4)}"
-    election = LeaderElection(client, Key(namespace, LEASE), identity, Clock())
+    owners = partial(own_account, client, namespace)
+    election = LeaderElection(client, Key(namespace, LEASE), identity, Clock(), owners=owners)
     guard = OtherDriverGuard(client, identity, namespace, Clock())
     wanted = ((DAEMONS, settings.daemon_certificates), (webhook_leaf(namespace), settings.webhook_certificates))
     leaves = [leaf for leaf, is_wanted in wanted if is_wanted]

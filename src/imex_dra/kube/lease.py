@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from imex_dra.api.meta import Key, ObjectMeta
+from imex_dra.api.meta import Key, ObjectMeta, OwnerReference
 from imex_dra.api.views import LEASES, Lease, LeaseSpec
 from imex_dra.base.clock import Clock, rfc3339_micro
 from imex_dra.base.errors import AlreadyExists, Conflict, ImexError, NotFound, Retryable
@@ -45,13 +45,22 @@ class LostLeadership(Retryable):
 
 class LeaderElection:
     def __init__(
-        self, client: Client, key: Key, identity: str, clock: Clock, timing: Timing | None = None
+        self,
+        client: Client,
+        key: Key,
+        identity: str,
+        clock: Clock,
+        timing: Timing | None = None,
+        *,
+        owners: Callable[[], Awaitable[tuple[OwnerReference, ...]]] | None = None,
     ) -> None:
+        """`owners`: of a Lease that does not exist yet."""
         self._client = client
         self._key = key
         self._identity = identity
         self._clock = clock
         self._timing = timing or Timing()
+        self._owners = owners
         self._seen: Lease | None = None
         self._seen_at = 0.0
         self.problem = "the Lease has not been read yet"
@@ -105,7 +114,9 @@ class LeaderElection:
         return await self._write(self._spec(acquiring=True))
 
     async def _create(self) -> bool:
-        lease = Lease(ObjectMeta(name=self._key.name, namespace=self._key.namespace), self._spec(acquiring=True))
+        owners = await self._owners() if self._owners else ()
+        meta = ObjectMeta(name=self._key.name, namespace=self._key.namespace, owner_references=owners)
+        lease = Lease(meta, self._spec(acquiring=True))
         try:
             self._observe(await self._client.create(LEASES, lease))
         except AlreadyExists:
