@@ -19,12 +19,15 @@ from imex_sandbox.kubernetes.certificates import Certificate
 
 Credential = dict[str, str]
 
+LIMIT = 150.0
+"""Seconds. A guard against a hang: on two cores that start a rack, a call has taken more than a minute."""
+
 
 class Kubectl:
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
 
-    def __call__(self, *words: str, stdin: str | None = None, within: float = 60) -> str:
+    def __call__(self, *words: str, stdin: str | None = None, within: float = LIMIT) -> str:
         """The output of kubectl. If kubectl fails, `Rejected` with its error message."""
         done = subprocess.run(
             [find("kubectl"), *words],
