@@ -247,7 +247,10 @@ def test_nvidia_imex_runs_from_the_driver_root_with_the_certificate(name: str) -
         # Only the daemon pod sees the key.
         assert ("/etc/imex-dra/tls" in mounts) == (pod is daemon)
     assert "subPath" not in mounts_of(daemon)["/etc/imex-dra/tls"]
-    assert {"name": "tls", "secret": {"secretName": DAEMON_SECRET, "optional": True}} in daemon["volumes"]
+    # An optional one that the controller makes later than the pod starts is seen minutes later.
+    assert {"name": "tls", "secret": {"secretName": DAEMON_SECRET, "optional": False}} in daemon["volumes"]
+    without = pod_of(template(*options, values=values | {"daemon.tls": False}), "DaemonSet", "imex-daemon")
+    assert {"name": "tls", "secret": {"secretName": DAEMON_SECRET, "optional": True}} in without["volumes"]
 
 
 @pytest.mark.parametrize(
