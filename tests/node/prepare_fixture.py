@@ -14,6 +14,7 @@ from imex_dra.api.nvlinkpartition import (
     NVLINK_PARTITIONS,
     ChannelAssignment,
     DomainReference,
+    Member,
     NVLinkPartition,
     NVLinkPartitionSpec,
 )
@@ -107,6 +108,13 @@ class PrepareFixture:
         """The controller writes the partition's status; the node's watch has not delivered it yet."""
         live = await self.admin.get(NVLINK_PARTITIONS, Key("", self.partition))
         status = structs.replace(live.status, generation=5, members=(member(),), channels=channels)
+        after = structs.replace(live, status=status)
+        await patch_changes(self.admin, NVLINK_PARTITIONS, live, after, subresource="status")
+
+    async def add_members(self, *members: Member) -> None:
+        """The controller adds members to the partition; the node's watch has not delivered it yet."""
+        live = await self.admin.get(NVLINK_PARTITIONS, Key("", self.partition))
+        status = structs.replace(live.status, members=(*live.status.members, *members))
         after = structs.replace(live, status=status)
         await patch_changes(self.admin, NVLINK_PARTITIONS, live, after, subresource="status")
 

@@ -161,9 +161,8 @@ async def test_a_prepare_that_waits_for_its_peers_ends_when_the_last_one_is_conn
     domain = await fixture.create_domain()
     claim = await fixture.create_claim(domain.metadata.uid, labels=WAIT_FOR_PEERS)
     await fixture.assign_channel(domain, 7)
-    live = await fixture.deliver_partition()
-    members = (*live.status.members, member("n2", 1), member("n3", 2))
-    fixture.update(watched_partition=structs.replace(live, status=structs.replace(live.status, members=members)))
+    await fixture.add_members(member("n2", 1), member("n3", 2))
+    await fixture.deliver_partition()
     call = asyncio.create_task(fixture.preparer().prepare(claim))
     await fixture.list_nodes(domain, "n1", "n2", "n3")
     await until_async(lambda: fixture.state.evaluations > 1)
@@ -179,9 +178,8 @@ async def test_the_error_at_the_deadline_names_the_peers_that_are_missing(fixtur
     claim = await fixture.create_claim(domain.metadata.uid, labels=WAIT_FOR_PEERS)
     await fixture.list_nodes(domain, "n1", "n2", "n3")
     await fixture.assign_channel(domain, 7)
-    live = await fixture.deliver_partition()
-    members = (*live.status.members, member("n2", 1), member("n3", 2))
-    fixture.update(watched_partition=structs.replace(live, status=structs.replace(live.status, members=members)))
+    await fixture.add_members(member("n2", 1), member("n3", 2))
+    await fixture.deliver_partition()
     with pytest.raises(NotYet, match=r"is not connected to other nodes with claims: n3 \(waited [0-9]+ s\)"):
         await fixture.preparer(deadline=8.0).prepare(claim)
     assert fixture.disk.held_channels() == fixture.disk.spec_channels() == {}
