@@ -6,12 +6,10 @@ at the addresses of its pods (--enable-aggregator-routing).
 """
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from imex_dra.api.names import NAMESPACE
 from imex_sandbox.kubernetes.binaries import find
@@ -42,6 +40,14 @@ while not select.select([sys.stdin], [], [], 0.05)[0]:
     if rounds == 1:
         print("exchanging", flush=True)
 print(rounds, flush=True)
+"""
+
+# Not by a stream of kubectl: one that lasts for minutes may break on a busy machine.
+START = """
+mkfifo /tmp/input
+sleep 1000000 >/tmp/input 2>/dev/null & echo $! >/tmp/holder
+: >/tmp/output
+{ python3 -c "$@" </tmp/input; echo "exit $?"; } >>/tmp/output 2>&1 &
 """
 
 # Helm 4 waits by default until a DaemonSet has no pod of an older revision, which never happens with OnDelete.
@@ -204,42 +210,29 @@ class Installation:
     def memory_exchange(self) -> Iterator[None]:
         """The pod `importer` writes and reads memory of the pod `exporter` all the time, with one import. Fails at
         the first error."""
-        with self._running("exporter", EXPORT) as exporter:
-            assert len(exporter.first) == 128, exporter.first
-            with self._running("importer", EXCHANGE, exporter.first) as importer:
-                assert importer.first == "exchanging", [importer.first, *importer.rest]
-                yield
+        handle = self._start("exporter", EXPORT)
+        assert len(handle) == 128, handle
+        started = self._start("importer", EXCHANGE, handle)
+        assert started == "exchanging", self._output("importer")
+        yield
+        ended = self._stop("importer")
+        self._stop("exporter")
         # At most 20 rounds a second; an upgrade takes much longer than one.
-        assert [line.isdecimal() and int(line) > 20 for line in importer.rest] == [True], importer.rest
+        assert ended[-1] == "exit 0", ended
+        assert int(ended[-2]) > 20, ended
 
-    @contextmanager
-    def _running(self, pod: str, program: str, *arguments: str) -> Iterator["_Program"]:
-        """A Python program in a pod, which ends at the end of its input."""
-        process = subprocess.Popen(
-            [find("kubectl"), "exec", "-i", pod, "--", "python3", "-c", program, *arguments],
-            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        found = _Program(process.stdout.readline().strip(), [])
-        try:
-            yield found
-        finally:
-            process.stdin.close()
-            found.rest.extend(process.stdout.read().splitlines())
-            process.stdout.close()
-            process.wait(timeout=60)
+    def _start(self, pod: str, program: str, *arguments: str) -> str:
+        """A Python program in a pod, which ends at the end of its input. The first line of its output."""
+        self.execute(pod, "sh", "-c", START, "sh", program, *arguments)
+        return until(lambda: self._output(pod), within=LIMIT, what=f"output in the pod {pod}")[0]
 
+    def _stop(self, pod: str) -> list[str]:
+        self.execute(pod, "sh", "-c", "kill $(cat /tmp/holder)")
+        until(lambda: self._output(pod)[-1].startswith("exit "), within=LIMIT, what=f"an end in the pod {pod}")
+        return self._output(pod)
 
-class _Program(NamedTuple):
-    first: str
-    """Line of its output."""
-    rest: list[str]
-    """Of its output, when it has ended."""
+    def _output(self, pod: str) -> list[str]:
+        return self.execute(pod, "cat", "/tmp/output").splitlines()
 
 
 @contextmanager
