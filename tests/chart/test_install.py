@@ -13,6 +13,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_programs_end_when_the_kubelet_tells_them_to(installation: Installation)
         return found
 
     for name in names:
-        last = until(lambda name=name: ended(name), within=LIMIT, what=f"{name} has ended and is ready again")  # type: ignore[misc]
+        last = until(partial(ended, name), within=LIMIT, what=f"{name} has ended and is ready again")
         assert (last["exitCode"], last["reason"]) == (0, "Completed"), name
 
 

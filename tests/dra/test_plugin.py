@@ -250,17 +250,17 @@ async def test_a_plugin_that_is_registered_removes_the_sockets_of_killed_ones_an
 ) -> None:
     """A kubelet that restarts would try to register each of them, again and again."""
     new, live, killed, starting = (sockets(kubelet_directory, name) for name in ("new", "live", "kill", "start"))
-    stranger = killed.registration.with_name("other-driver-kill-reg.sock")
+    foreign = killed.registration.with_name("other-driver-kill-reg.sock")
     async with serving(FakeDriver(), live), serving(FakeDriver(), new):
-        for path in (*killed, *starting, stranger):
+        for path in (*killed, *starting, foreign):
             with socket.socket(socket.AF_UNIX) as abandoned:
                 abandoned.bind(str(path))
-        for path in (*killed, *live, stranger):
+        for path in (*killed, *live, foreign):
             os.utime(path, (0, 0))
         async with connect(new.registration) as kubelet:
             await kubelet.notify(registered=True)
         assert [path.exists() for path in killed] == [False, False]
-        assert all(path.exists() for path in (*new, *live, *starting, stranger))
+        assert all(path.exists() for path in (*new, *live, *starting, foreign))
         remove_abandoned(new, older_than=-1.0)
         assert [path.exists() for path in (*starting, *live)] == [False, False, True, True]
 

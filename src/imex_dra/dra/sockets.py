@@ -2,7 +2,7 @@
 
 Each instance has names of its own, so that two can serve during a rolling update. One that is killed cannot remove
 its sockets. A kubelet that restarts would try to register each of them, again and again; so the next instance
-removes those on which nobody listens.
+removes those on which no process listens.
 """
 
 import socket

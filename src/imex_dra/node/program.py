@@ -134,7 +134,7 @@ async def _observed(
         telemetry.live("registration-socket", socket_problem),
         telemetry.ready("kubelet", kubelet_problem),
         telemetry.ready("hardware", hardware_problem),
-        # No new query: the port has no authentication, and nobody may start processes of the node through it.
+        # No new query: the port has no authentication, and a reader must not start processes on the node.
         telemetry.page(IMEX_PAGE, ctl.last_answers),
     ):
         yield
