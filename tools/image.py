@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from typing import NamedTuple
 
 import click
 
-import imex_dra
 from imex_dra.base.errors import Misconfigured
 from imex_sandbox.kubernetes import packages
 from imex_sandbox.kubernetes.binaries import cache_root
@@ -34,6 +34,7 @@ from tools.sbom import packages as packages_of
 ROOT = Path(__file__).parent.parent
 NAMES = {"driver": "imex-dra", "sandbox": "imex-dra-sandbox"}
 SUITE = "bookworm"
+VERSION_FILE = Path("src/imex_dra/__init__.py")
 
 _SOURCES = (
     "Containerfile",
@@ -63,17 +64,17 @@ class Image(NamedTuple):
         return self.archive.with_suffix(".spdx.json")
 
 
-def build(target: str) -> Image:
-    """Only if the archive of exactly this source is not in the cache."""
+def build(target: str, tree: Path = ROOT) -> Image:
+    """From the sources in `tree`, and only if the archive of exactly these is not in the cache."""
     if missing := why_not():
         raise Misconfigured(missing)
-    archive = cache_root() / "images" / f"{NAMES[target]}-{_source_hash()}.tar"
+    archive = cache_root() / "images" / f"{NAMES[target]}-{_source_hash(tree)}.tar"
     archive.parent.mkdir(parents=True, exist_ok=True)
-    image = Image(f"localhost/{NAMES[target]}:{imex_dra.__version__}", archive)
+    image = Image(f"localhost/{NAMES[target]}:{_version(tree)}", archive)
     # One at a time: what another process is building may be just this image, or share most of its layers.
     with _lock(archive.parent / "lock"):
         if not image.bill_of_materials.exists():
-            _build(target, image)
+            _build(target, image, tree)
             _remove_former(target, archive.parent)
     return image
 
@@ -101,12 +102,12 @@ def why_not() -> str:
     return ""
 
 
-def _build(target: str, image: Image) -> None:
+def _build(target: str, image: Image, tree: Path) -> None:
     buildah = Buildah(cache_root() / "buildah")
     base = f"localhost/imex-dra-base:{_base_hash()}"
     if not buildah.has(base):
         buildah.import_base(base, _bootstrap())
-    buildah.build(target, image.name, base)
+    buildah.build(target, image.name, base, tree)
     part = image.archive.with_suffix(".part")
     part.unlink(missing_ok=True)
     buildah.export(image.name, part)
@@ -147,11 +148,11 @@ class Buildah:
         self._run("build", *self._options(), f"--tag={name}", str(context))
         shutil.rmtree(context)
 
-    def build(self, target: str, name: str, base: str) -> None:
+    def build(self, target: str, name: str, base: str, tree: Path) -> None:
         secrets = [f"--secret=id={id},src={path}" for id, path in _SECRETS.items() if path.exists()]
         options = ["--layers", f"--target={target}", f"--tag={name}", f"--build-arg=BASE={base}", *secrets]
-        files = [f"--file={ROOT / 'Containerfile'}", f"--ignorefile={ROOT / '.containerignore'}"]
-        self._run("build", *self._options(), *options, *files, str(ROOT))
+        files = [f"--file={tree / 'Containerfile'}", f"--ignorefile={tree / '.containerignore'}"]
+        self._run("build", *self._options(), *options, *files, str(tree))
 
     def export(self, name: str, archive: Path) -> None:
         self._run("push", self._policy(), name, f"oci-archive:{archive}:{name}")
@@ -200,16 +201,22 @@ def _base_hash() -> str:
     return hashlib.sha256(" ".join([SUITE, platform.machine(), *_UNUSED]).encode()).hexdigest()[:12]
 
 
-def _source_hash() -> str:
+def _source_hash(tree: Path) -> str:
     digest = hashlib.sha256(SUITE.encode())
-    for path in _source_files():
-        digest.update(f"{path.relative_to(ROOT)}\n".encode() + path.read_bytes())
+    for path in source_files(tree):
+        digest.update(f"{path.relative_to(tree)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _source_files() -> Iterator[Path]:
+def _version(tree: Path) -> str:
+    (version,) = re.findall(r'__version__ = "(.+)"', (tree / VERSION_FILE).read_text())
+    return str(version)
+
+
+def source_files(tree: Path = ROOT) -> Iterator[Path]:
+    """Everything that goes into the images."""
     for name in (*_SOURCES, *_CODE):
-        found = [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*"))
+        found = [tree / name] if (tree / name).is_file() else sorted((tree / name).rglob("*"))
         yield from (path for path in found if path.is_file() and "__pycache__" not in path.parts)
 
 

@@ -37,4 +37,6 @@ def install(node: Node, library: Path) -> None:
         shutil.copytree(here, root / _LIBRARIES, symlinks=True)
     shutil.copytree(kernel / _LIBRARIES, root / _LIBRARIES, dirs_exist_ok=True)
     driver_root.build(root, node.addresses.node, lambda *words: run("mount", *words))
+    # Soft IMEX then has the addresses of its network: that of the node, or that of a pod.
+    (root / "addresses").unlink()
     run("sh", "-c", _KERNEL, "sh", kernel, root, driver_root.DRIVER_ROOT)

@@ -6,6 +6,7 @@ at the addresses of its pods (--enable-aggregator-routing).
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ NODES = ("a0", "a1")
 PROGRAMS = {"controller": 2, "webhook": 2, "node": len(NODES), "daemon": len(NODES)}
 """Pods of each."""
 LIMIT = 120.0
+NEXT_VERSION = "99.0"
 EXCHANGE = """
 import select, sys
 from imex_sandbox.softimex import memory
@@ -93,9 +95,17 @@ class Installation:
         self.until_published()
         return printed
 
-    def upgrade(self, tag: str, *values: str) -> None:
-        options = (f"--set=image.tag={tag}", *values, *_UPGRADE_WAIT)
+    def upgrade(self, image: str, *values: str) -> None:
+        options = (f"--set=image.tag={image.rpartition(':')[2]}", *values, *_UPGRADE_WAIT)
         self.helm("upgrade", RELEASE, str(CHART), *self._values, *options)
+
+    def move_daemons_to_the_network_of_pods(self) -> None:
+        self.helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set=daemon.network=pod", *_UPGRADE_WAIT)
+        # An upgrade does not touch them (OnDelete).
+        self.delete_pods("daemon")
+
+    def delete_pods(self, component: str, *options: str) -> None:
+        self.delete("pods", f"-n={NAMESPACE}", f"--selector=app.kubernetes.io/component={component}", *options)
 
     def rollback(self) -> None:
         self.helm("rollback", RELEASE, *_UPGRADE_WAIT)
@@ -103,11 +113,9 @@ class Installation:
     def uninstall(self) -> None:
         self.helm("uninstall", RELEASE, "--wait", "--timeout=200s")
 
-    def add_tag(self, tag: str) -> None:
-        """The same image under another tag, on every node."""
+    def load(self, built: image.Image) -> None:
         for node in self.nodes.values():
-            names = (self.image, f"{self._repository}:{tag}")
-            node.machine.run(find("ctr"), "--namespace=k8s.io", "images", "tag", *names)
+            node.machine.run(find("ctr"), "--namespace=k8s.io", "images", "import", built.archive)
 
     # What runs
 
@@ -233,6 +241,16 @@ class Installation:
 
     def _output(self, pod: str) -> list[str]:
         return self.execute(pod, "cat", "/tmp/output").splitlines()
+
+
+def next_version(tree: Path) -> image.Image:
+    """The image of a later version of this tree, which it copies to `tree`."""
+    for path in image.source_files():
+        copy = tree / path.relative_to(image.ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    (tree / image.VERSION_FILE).write_text(f'__version__ = "{NEXT_VERSION}"\n')
+    return image.build("sandbox", tree)
 
 
 @contextmanager

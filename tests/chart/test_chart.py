@@ -410,3 +410,9 @@ def test_a_wrong_value_is_refused_with_its_path(value: str, path: str) -> None:
     with pytest.raises(HelmFailed) as refused:
         helm("template", "r", str(CHART), f"--set={value}")
     assert f"at '{path}'" in str(refused.value)
+
+
+@pytest.mark.parametrize("other", ["hardware.type=simulated", "imex.mode=host-managed"])
+def test_the_network_of_pods_is_refused_where_the_daemon_has_the_address_of_its_node(other: str) -> None:
+    with pytest.raises(HelmFailed, match=r"daemon\.network=pod needs hardware\.type=nvml and imex\.mode=managed"):
+        helm("template", "r", str(CHART), "--set=daemon.network=pod", f"--set={other}")

@@ -19,13 +19,23 @@ from typing import Any
 
 import pytest
 
+import imex_dra
 from imex_dra.api.names import CHANNEL_CLASS, DRIVER, IMEX_DIRECTORY, NAMESPACE
 from imex_dra.base.errors import Rejected
 from imex_sandbox.kubernetes.binaries import find
 from imex_sandbox.kubernetes.kubectl import to_yaml
 from tests.chart import gpudriver
 from tests.chart.helm import require
-from tests.chart.installation import LIMIT, NODES, PROGRAMS, RELEASE, Installation, cluster
+from tests.chart.installation import (
+    LIMIT,
+    NEXT_VERSION,
+    NODES,
+    PROGRAMS,
+    RELEASE,
+    Installation,
+    cluster,
+    next_version,
+)
 from tests.daemon.driver_root import DRIVER_ROOT
 from tests.nvml.stub import CLUSTER_UUID, VERSION, compile_stub
 from tests.paths import ROOT
@@ -207,14 +217,18 @@ def test_a_support_bundle_has_logs_and_what_nvidia_imex_ctl_said(
         assert b"READY" in said.read()
 
 
-def test_upgrade_and_rollback_do_not_interrupt_a_memory_exchange(installation: Installation) -> None:
-    before, repository = installation.daemons(), installation.image.rpartition(":")[0]
-    upgraded = f"{repository}:next"
-    installation.add_tag("next")
+def test_upgrade_and_rollback_do_not_interrupt_a_memory_exchange(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Between two images that differ in the version of the driver. The daemon pods keep theirs."""
+    before, upgraded = installation.daemons(), next_version(tmp_path)
+    installation.load(upgraded)
     with installation.memory_exchange():
-        installation.upgrade("next", "--set=log.level=debug", "--set=node.maxClaims=8")
+        assert installation.execute_in("node", "a0", "imex", "version") == f"imex-dra {imex_dra.__version__}"
+        installation.upgrade(upgraded.name, "--set=log.level=debug", "--set=node.maxClaims=8")
         for program in PROGRAMS:
-            installation.until_images(program, installation.image if program == "daemon" else upgraded)
+            installation.until_images(program, installation.image if program == "daemon" else upgraded.name)
+        assert installation.execute_in("node", "a0", "imex", "version") == f"imex-dra {NEXT_VERSION}"
         installation.rollback()
         for program in PROGRAMS:
             installation.until_images(program, installation.image)
@@ -357,3 +371,63 @@ def test_the_device_nodes_of_a_claim_leave_the_host_with_it(installation: Instal
     installation.delete("pods", "first", "second", "--now")
     installation.delete("computedomain", "train")
     until(lambda: claims() == "", within=LIMIT)
+
+
+def test_daemons_in_the_network_of_pods_are_members_with_the_addresses_of_their_pods(
+    installation: Installation,
+) -> None:
+    installation.move_daemons_to_the_network_of_pods()
+    until_members_have_addresses_of_pods(installation)
+    installation.create_domain("pods")
+    installation.create_pod("before", NODES[0], "pods")
+    installation.until_ready("before")
+
+
+def test_a_new_daemon_pod_has_another_address_and_is_found_by_the_others(installation: Installation) -> None:
+    former = addresses_of_daemons(installation)
+    installation.delete_pods("daemon", f"--field-selector=spec.nodeName={NODES[0]}")
+    until_members_have_addresses_of_pods(installation)
+    found = addresses_of_daemons(installation)
+    assert (found[NODES[0]] != former[NODES[0]], found[NODES[1]]) == (True, former[NODES[1]])
+    installation.create_pod("after", NODES[0], "pods")
+    installation.until_ready("before", "after")
+
+
+def addresses_of_daemons(installation: Installation) -> dict[str, str]:
+    return {pod["spec"]["nodeName"]: pod["status"].get("podIP", "") for pod in installation.pods("daemon")}
+
+
+def until_members_have_addresses_of_pods(installation: Installation) -> None:
+    """In the partition, READY and connected to each other. The pods are in the network of their node's bridge."""
+
+    def members() -> dict[str, str]:
+        (partition,) = [
+            found
+            for found in installation.kubectl.get("nvlinkpartitions")["items"]
+            if found["metadata"]["name"] == f"{CLUSTER_UUID}.7"
+        ]
+        return {
+            found["node"]: found["address"]
+            for found in partition["status"]["members"]
+            if found["state"] == "Ready"
+        }
+
+    def connected() -> set[str]:
+        nodes = installation.kubectl.get("nvlinknodes")["items"]
+        return {
+            node["metadata"]["name"]
+            for node in nodes
+            for condition in node["status"]["conditions"]
+            if (condition["type"], condition["status"]) == ("Connected", "True")
+        }
+
+    def observed() -> tuple[dict[str, str], set[str]]:
+        return members(), connected()
+
+    def expected() -> tuple[dict[str, str], set[str]]:
+        return addresses_of_daemons(installation), set(NODES)
+
+    with suppress(AssertionError):
+        until(lambda: observed() == expected(), within=LIMIT)
+    assert observed() == expected()
+    assert not {node.addresses.node for node in installation.nodes.values()} & set(members().values())

@@ -169,6 +169,10 @@ class Cluster:
         """The node reports that it cannot reach these members."""
         await self.report(node, **{**self._reports[node], "unreachable": unreachable})
 
+    async def offer_channels(self, node: str, count: int) -> None:
+        """The node reports that its GPU driver offers so many channels."""
+        await self.report(node, **{**self._reports[node], "channel_count": count})
+
     async def create_waiting_claim(self, domain: ComputeDomain, *, pod: str) -> ResourceClaim:
         """The claim of a pod that the scheduler has not placed."""
         devices = ClaimDevices(
@@ -206,6 +210,9 @@ class Cluster:
         """Name of the ComputeDomain and state, by channel."""
         entries = (await self.live_partition()).status.channels
         return {entry.channel: (entry.compute_domain.name, entry.state.value) for entry in entries}
+
+    async def channels_in_use(self) -> int:
+        return len(await self.channels())
 
     async def partition_conditions(self) -> dict[str, tuple[str, str]]:
         """Status and message, by type."""

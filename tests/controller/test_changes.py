@@ -34,6 +34,7 @@ from imex_dra.controller.changes import (
     concerns_domains,
     concerns_partition,
     concerns_partitions,
+    concerns_waiting_domains,
     listed_differently,
     partition_change,
     reached_differently,
@@ -125,6 +126,23 @@ def test_a_new_and_a_deleted_report_concern_all() -> None:
         assert concerns_domains(old, new)
 
 
+def test_the_number_of_channels_of_one_node_concerns_computedomains_that_wait_on_another_one() -> None:
+    many = nvlink_node("b", index=1, state=ImexState.READY, channel_count=2048)
+    few = structs.replace(many, status=structs.replace(many.status, channel_count=2))
+    waiting, claims = domain("other"), [claim("claim", configuration("uid-other"), nodes=("a",))]
+
+    def cause(report: NVLinkNode) -> str:
+        inputs = DomainInputs(waiting, claims, [PARTITION], {"a": REPORT, "b": report})
+        return domain_status(inputs, NOW).nodes[0].message
+
+    assert "has no channel" in cause(many)
+    assert "has no free channel" in cause(few)
+    assert concerns_waiting_domains(many, few)
+    assert not concerns_waiting_domains(few, structs.replace(few, status=few.status))
+    for old, new in ((None, few), (few, None)):
+        assert concerns_waiting_domains(old, new)
+
+
 def test_who_is_reached_concerns_the_nodes_that_were_added_or_removed() -> None:
     before, after = with_status(unreachable=("b", "c")), with_status(unreachable=("c", "d"))
     assert reached_differently(before, after) == {"b", "d"}
@@ -169,7 +187,10 @@ BLOCKED = condition(CHANNELS_REUSABLE, "False")
         (with_partition(epoch=7), PartitionChange()),
         (with_partition(generation=7), PartitionChange()),
         (with_partition(conditions=(condition("Ready", "False"),)), PartitionChange()),
-        (with_partition(members=PARTITION.status.members[:1]), PartitionChange(nodes=frozenset("b"))),
+        (
+            with_partition(members=PARTITION.status.members[:1]),
+            PartitionChange(nodes=frozenset("b"), without_channel=True),
+        ),
         (
             with_partition(members=(member("a", 0), member("b", 1, MemberState.UNKNOWN))),
             PartitionChange(nodes=frozenset("b")),

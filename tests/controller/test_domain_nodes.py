@@ -146,6 +146,19 @@ def test_of_every_cut_pair_at_least_one_node_is_not_ready_and_of_no_other(
             ("DaemonNotReady", "the IMEX daemon of node b is UNAVAILABLE, not READY"),
         ),
         (
+            MemberState.NOT_READY,
+            with_own_words(
+                report("b", state=ImexState.UNAVAILABLE),
+                "the IMEX daemon of node b is UNAVAILABLE, not READY: a port is taken",
+            ),
+            ("DaemonNotReady", "the IMEX daemon of node b is UNAVAILABLE, not READY: a port is taken"),
+        ),
+        (
+            MemberState.NOT_READY,
+            with_own_words(report("b", state=ImexState.UNAVAILABLE), "the disk is full"),
+            ("DaemonNotReady", "the IMEX daemon of node b is UNAVAILABLE, not READY"),
+        ),
+        (
             MemberState.JOINING,
             report("b", index=-1),
             (
@@ -171,6 +184,8 @@ def test_of_every_cut_pair_at_least_one_node_is_not_ready_and_of_no_other(
         "broken",
         "pending",
         "daemon down",
+        "daemon down, with a cause",
+        "daemon down, and another cause",
         "other index",
         "joining",
         "in its own words",

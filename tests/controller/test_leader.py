@@ -161,6 +161,27 @@ async def test_a_report_of_a_member_without_a_claim_shows_which_node_is_cut_off(
         await until_async(lambda: is_equal(not_ready(), {b: "NodesNotConnected"}))
 
 
+async def test_the_number_of_channels_of_one_node_changes_what_a_computedomain_on_another_one_waits_for(
+    cluster: Cluster,
+) -> None:
+    a, b = [await cluster.create_node(name, address=f"10.0.0.{name}", channel_count=3) for name in "ab"]
+    one, two, waiting = [await cluster.create_domain(name) for name in ("one", "two", "waiting")]
+
+    async def waits_for(count: int) -> bool:
+        nodes = (await cluster.domains())["waiting"].status.nodes
+        return any(node.name == b and f"no free channel: all {count} are" in node.message for node in nodes)
+
+    async with running(Leader(cluster.client, "test")):
+        await until_async(cluster.run_daemons)
+        for domain in (one, two):
+            await cluster.create_claim(domain, a, pod=domain.metadata.name)
+        await until_async(lambda: is_equal(cluster.channels_in_use(), 2))
+        await cluster.create_claim(waiting, b)
+        await until_async(partial(waits_for, 2))
+        await cluster.offer_channels(a, 2)
+        await until_async(partial(waits_for, 1))
+
+
 async def test_a_claim_that_is_allocated_after_the_deletion_of_its_computedomain_gets_an_event(
     cluster: Cluster,
 ) -> None:

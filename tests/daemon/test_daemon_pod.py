@@ -58,7 +58,7 @@ class DaemonNode:
             "host": {"hostPath": {"path": "/"}},
             "imex": {"hostPath": {"path": str(self.imex), "type": "DirectoryOrCreate"}},
             "scripts": {"hostPath": {"path": str(SCRIPT.parent)}},
-            "tls": {"secret": {"secretName": DAEMON_SECRET, "optional": True}},
+            "tls": {"secret": {"secretName": DAEMON_SECRET, "optional": False}},
         }
         mounts = [
             {"name": "host", "mountPath": str(HOST), "mountPropagation": "HostToContainer"},

@@ -144,10 +144,11 @@ async def test_another_list_has_another_digest_and_an_unreadable_one_says_why(ra
         assert state.host_list == HostNodeList()
 
 
-def view(connected: Sequence[int] | None, index: int | None = 0) -> HostView:
+def view(connected: Sequence[int] | None, index: int | None = 0, *, by_one_end: Sequence[int] = ()) -> HostView:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     found = Connections(now, None if connected is None else tuple(connected))
-    return HostView(("a", "b", "c"), "", Readiness(ImexState.READY), OwnReport(index), found)
+    linked = None if connected is None else frozenset((*connected, *by_one_end))
+    return HostView(("a", "b", "c"), "", Readiness(ImexState.READY), OwnReport(index), found, linked)
 
 
 LIST = MemberList(PARTITION, 5, 3, "imex-%03d", {0: "a", 1: "b"}, 0, "a")
@@ -163,6 +164,14 @@ def test_when_a_member_list_counts_as_confirmed(
 ) -> None:
     last = DaemonState(partition=PARTITION, generation=3)
     assert daemon_state(view(connected, index), PARTITION, LIST, last).generation == generation
+
+
+def test_a_connection_that_only_one_end_reports_is_one_to_a_node_outside_the_list() -> None:
+    """The daemon of a node that has left may not answer, and its processes may still use their imports."""
+    last = DaemonState(partition=PARTITION, generation=3)
+    state = daemon_state(view((1,), by_one_end=(2,)), PARTITION, LIST, last)
+    assert (state.generation, state.connected) == (3, (1,))
+    assert "2: c" in state.problem
 
 
 def test_what_was_confirmed_in_another_partition_does_not_count() -> None:

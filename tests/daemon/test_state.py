@@ -99,12 +99,19 @@ def test_the_state_is_polled_more_often_while_a_change_is_expected(
     desired: MemberList | Leave | None, state: ImexState, connected: tuple[int, ...] | None, interval: float
 ) -> None:
     intervals = PollIntervals(starting=0.2, connecting=1.0, steady=5.0)
-    assert intervals.interval(desired, Readiness(state), connected) == interval
+    assert intervals.interval(desired, Readiness(state), connected, age=1) == interval
 
 
 def test_after_a_query_without_an_answer_the_next_one_comes_soon() -> None:
     intervals = PollIntervals(starting=0.2, connecting=1.0, steady=5.0)
-    assert intervals.interval(LIST, Readiness(READY, missed=True), (1,)) == 1.0
+    assert intervals.interval(LIST, Readiness(READY, missed=True), (1,), age=1) == 1.0
+
+
+def test_a_process_that_is_not_ready_for_long_is_queried_less_often() -> None:
+    state = Readiness(ImexState.WAITING_FOR_RECOVERY)
+    assert PollIntervals().interval(LIST, state, None, age=9) == 0.2
+    assert PollIntervals().interval(LIST, state, None, age=11) == 2.0
+    assert PollIntervals(starting=3.0).interval(LIST, state, None, age=11) == 3.0
 
 
 @pytest.mark.parametrize(

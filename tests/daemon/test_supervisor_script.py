@@ -324,6 +324,32 @@ def test_the_next_supervisor_starts_what_is_configured(container: Container) -> 
     assert found.pid != pid
 
 
+def test_a_supervisor_beside_a_former_one_is_the_only_one_that_counts(container: Container) -> None:
+    """As when a pod is deleted by force: the next one starts while it still ends."""
+    former = container.started()
+    pid = former.find().pid
+    later = container.start()
+    later.until(lambda found: found.is_to_run and found.pid != pid)
+    found = later.until(lambda found: len(container.starts) == 2)
+    former.stop()
+    assert container.read("stops") == ["TERM"]
+    assert later.find() == found
+    assert exists(found.pid)
+    container.configure(TWO)
+    container.files.apply()
+    later.until(lambda found: found.is_to_run and found.running == TWO)
+
+
+def test_a_former_supervisor_does_not_start_its_process_again(container: Container) -> None:
+    former = container.started()
+    pid = former.find().pid
+    later = container.start()
+    found = later.until(lambda found: found.is_to_run and found.pid != pid)
+    os.kill(pid, signal.SIGKILL)
+    assert former.process.wait(60) == 0
+    assert later.find() == found
+
+
 def test_of_much_output_the_log_has_the_beginning_and_the_file_the_end(container: Container) -> None:
     container.configure()
     supervisor = container.start("seq 1 5000; exit 1")

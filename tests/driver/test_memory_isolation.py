@@ -95,7 +95,7 @@ def test_memory_is_shared_within_a_computedomain_and_partition_only(
         assert import_memory(namespace, "other-domain", handle).startswith("800 ")
         assert import_memory(namespace, "other-partition", handle).split()[0] in ("400", "801")
         refused = import_memory(namespace, "importer", handle, "without-claim")
-        assert refused.startswith("801 IMEX_CLIENT_SOCKET is not set")
+        assert refused.startswith("800 IMEX_CLIENT_SOCKET is not set")
     cluster.until(lambda: import_memory(namespace, "importer", handle).startswith("400 "))
 
 

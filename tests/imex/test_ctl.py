@@ -136,6 +136,23 @@ def test_a_member_is_connected_if_both_ends_report_it(
     assert DomainView(nodes).connected_both_ways(index) == expected
 
 
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ({0: node(_0=C)}, set()),
+        ({0: node(_1=C), 1: node(_0=N)}, {1}),
+        ({0: node(_1=N), 1: node(_0=C)}, {1}),
+        ({0: node(_1=C)}, {1}),
+        ({0: node(_1=N, _2=N), 1: node(_0=N, _2=C), 2: node(_1=C)}, set()),
+    ],
+    ids=["itself", "this end", "the other end", "one that does not answer", "others"],
+)
+def test_a_node_is_linked_if_one_end_reports_a_connection(
+    nodes: dict[int, DomainNode], expected: set[int]
+) -> None:
+    assert DomainView(nodes).connected_either_way(0) == expected
+
+
 def test_the_json_of_nvidia_imex_ctl_is_parsed() -> None:
     text = """{"nodes":{"0":{"status":"READY","host":"10.0.0.1","hostName":"","version":"580.30","changed":true,
         "connections":{"0":{"host":"10.0.0.1","status":"CONNECTED","changed":true},

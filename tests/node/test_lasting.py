@@ -115,8 +115,9 @@ DOWN = connected(among=partition(member(), member("n2", 1, MemberState.NOT_READY
         ([(0, UP), (10, LOST), (14.9, UP)], 0),
         ([(0, UP), (10, LOST), (11, DOWN), (60, LOST), (64, UP)], 0),
         ([(0, UP), (10, LOST), (60, UP)], 2),
+        ([(0, UP), (10, LOST), (20, DOWN), (60, LOST), (64, UP)], 2),
     ],
-    ids=["back within 5 s", "it reports that it is down", "no node reports that it is down"],
+    ids=["back within 5 s", "it reports that it is down", "no node reports that it is down", "it reports it late"],
 )
 def test_the_restart_of_another_daemon_costs_no_write_if_it_is_short_or_reported(
     history: list[tuple[float, Snapshot]], writes: int

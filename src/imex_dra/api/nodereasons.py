@@ -47,8 +47,9 @@ def daemon_not_ready(*, node: str, state: str, problem: str) -> Explanation:
 
 def supervisor_not_running() -> str:
     return (
-        "the supervisor of nvidia-imex does not run on this node: check the pod of the IMEX daemon there, which is"
-        " gone while the GPU Operator replaces the GPU driver"
+        "the supervisor of nvidia-imex does not run on this node: look at the pod of the IMEX daemon there"
+        f" (kubectl describe), which may wait for Secret {DAEMON_SECRET} or its image, or be gone while the GPU"
+        " driver is replaced"
     )
 
 

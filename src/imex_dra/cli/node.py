@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from imex_dra.api.names import IMEX_DIRECTORY, IMEX_PAGE, NODE_PORT
+from imex_dra.api.names import IMEX_DIRECTORY, IMEX_PAGE, IMEX_PORTS, NODE_PORT
 from imex_dra.base.logging import Format
 from imex_dra.base.telemetry import Telemetry, observed
 from imex_dra.cli.hardware import hardware_option
@@ -178,7 +178,12 @@ def command(
     host_imex = HostConfig(Path("/"), imex_config) if host_managed else None
     if isinstance(hardware, NvmlHardware):
         hardware = NvmlHardware(
-            hardware.root, driver_root=driver_root, imex_directory=imex_dir, host_managed=host_managed
+            hardware.root,
+            driver_root=driver_root,
+            imex_directory=imex_dir,
+            host_managed=host_managed,
+            # In the network of pods, each daemon has its own.
+            ports=() if imex_network == "pod" else IMEX_PORTS,
         )
         ctl = chroot_command(imex_dir, hardware.root, "nvidia-imex-ctl")
         if host_managed:

@@ -63,6 +63,13 @@ def _for_domains(status: NVLinkNodeStatus) -> tuple[object, ...]:
     )
 
 
+def concerns_waiting_domains(old: NVLinkNode | None, new: NVLinkNode | None) -> bool:
+    """Whether a ComputeDomain without a channel may report another cause, wherever in the partition its claims
+    are: how many channels the partition uses depends on the reports of all members (`plausibility.channel_count`).
+    """
+    return (old and old.status.channel_count) != (new and new.status.channel_count)
+
+
 def reached_differently(old: NVLinkNode | None, new: NVLinkNode | None) -> set[str]:
     """The nodes whose connection to the reporting node has changed, as far as it says."""
     before, after = old.status.unreachable if old else (), new.status.unreachable if new else ()
@@ -115,5 +122,7 @@ def _assignability(status: NVLinkPartitionStatus) -> tuple[object, ...]:
     """What `domainnodes.channel_obstacle` uses."""
     reusable = find_condition(status.conditions, CHANNELS_REUSABLE)
     recovers = bool(status.pending_reports), bool(status.required_generation)
+    # Of whose reports the number of usable channels is the median.
+    counted = {member.node for member in status.members if member.state is not MemberState.LEAVING}
     # A namespace has reached its limit, or no longer, when the channel of another ComputeDomain changes.
-    return *recovers, reusable, len(status.channels), _assigned(status)
+    return *recovers, reusable, len(status.channels), _assigned(status), counted

@@ -150,7 +150,7 @@ def publication_obstacle(report: NVLinkNode) -> Explanation | None:
     if status.fabric.state is FabricState.BROKEN:
         return nodereasons.fabric_broken(node=node, cause=status.fabric.reason)
     if status.imex_state is not ImexState.READY:
-        return nodereasons.daemon_not_ready(node=node, state=status.imex_state, problem="")
+        return _daemon_not_ready(report)
     cause = _own_words(report)
     return domainreasons.node_not_ready(node=node, state=MemberState.NOT_READY, cause=cause) if cause else None
 
@@ -198,11 +198,18 @@ def _fabric_obstacle(node: str, report: NVLinkNode | None) -> Explanation | None
 def _daemon_obstacle(node: str, member: Member, report: NVLinkNode) -> Explanation | None:
     status = report.status
     if status.imex_state is not ImexState.READY:
-        return nodereasons.daemon_not_ready(node=node, state=status.imex_state, problem="")
+        return _daemon_not_ready(report)
     if status.index != member.index:
         running, assigned = status.index, member.index
         return nodereasons.index_differs(node=node, partition=status.partition, running=running, assigned=assigned)
     return None
+
+
+def _daemon_not_ready(report: NVLinkNode) -> Explanation:
+    """With the cause, if the node says it: its sentence begins in the same way."""
+    node, words = report.metadata.name, _own_words(report)
+    found = nodereasons.daemon_not_ready(node=node, state=report.status.imex_state, problem="")
+    return found._replace(cause=words) if words.startswith(found.cause) else found
 
 
 def _own_words(report: NVLinkNode) -> str:

@@ -42,6 +42,7 @@ from imex_dra.controller.changes import (
     concerns_domains,
     concerns_partition,
     concerns_partitions,
+    concerns_waiting_domains,
     listed_differently,
     partition_change,
     reached_differently,
@@ -237,6 +238,11 @@ class Leader:
         for uid in self._caches.domains_on(nodes):
             self._enqueue_compute_domain(uid)
 
+    def _enqueue_waiting_domains(self, partition: NVLinkPartition, members: Iterable[str]) -> None:
+        """A ComputeDomain that waits for a channel here reports why it has none."""
+        for uid in self._caches.domains_on(members) - holders(partition):
+            self._enqueue_compute_domain(uid)
+
     def _template_changed(self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None) -> None:
         """After a deletion, the reconciler creates its template again, or one whose name was taken until now.
         After a change, the template may have lost its owner reference.
@@ -256,9 +262,9 @@ class Leader:
         else:
             change = partition_change(old, new, any_unreachable=self._caches.any_unreachable(members))
             self._enqueue_compute_domains_on(change.nodes)
-            # A ComputeDomain that waits for a channel here reports why it has none.
-            waiting = self._caches.domains_on(members) - holders(new) if change.without_channel else set()
-            uids = waiting | change.domains
+            uids = set(change.domains)
+            if change.without_channel:
+                self._enqueue_waiting_domains(new, members)
         for uid in uids:
             self._enqueue_compute_domain(uid)
         # A node that has left this partition may join another one, which waits for that.
@@ -276,6 +282,9 @@ class Leader:
             cut = reached_differently(old, new)
             if cut or concerns_domains(old, new):
                 self._enqueue_compute_domains_on({name, *cut})
+        if concerns_waiting_domains(old, new) and (found := new or old) is not None:
+            for listing in self._caches.partitions.by("node", found.metadata.name):
+                self._enqueue_waiting_domains(listing, staying_nodes(listing))
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
         node = new or old

@@ -75,6 +75,8 @@ class HostView(NamedTuple):
     own: OwnReport = OwnReport()
     connections: Connections | None = None
     """None while nvidia-imex is not READY."""
+    linked: frozenset[int] | None = None
+    """Nodes with a connection that one end at least reports; None if it is not known."""
 
     @property
     def node_list(self) -> HostNodeList:
@@ -90,8 +92,9 @@ def daemon_state(
     not_members: list[str] = []
     generation = last.generation if last.partition == partition else 0
     index = -1 if view.own.own_index is None else view.own.own_index
-    if connected is not None and member_list is not None and index == member_list.own_index:
-        outside = [other for other in connected if other not in member_list.addresses]
+    if view.linked is not None and member_list is not None and index == member_list.own_index:
+        # One end is enough: a node whose daemon does not answer may still use its imports.
+        outside = [other for other in sorted(view.linked) if other not in member_list.addresses]
         not_members = [f"{other}: {_entry(view.entries, other)}" for other in outside]
         generation = generation if outside else member_list.generation
     problem = view.problem
@@ -152,7 +155,7 @@ class HostDaemon:
             self._state = daemon_state(self._view, self._partition, self._member_list, self._state, unreported)
             self._publish(self._state)
             connected = connections.indexes if connections else None
-            interval = self._poll_intervals.interval(self._member_list, self._view.readiness, connected)
+            interval = self._poll_intervals.interval(self._member_list, self._view.readiness, connected, age=0)
             await wait_any(self._changed, timeout=interval)
 
     async def _look(self, before: HostView) -> HostView:
@@ -171,8 +174,10 @@ class HostDaemon:
         own_node = domain.nodes.get(own.own_index) if domain and own.own_index is not None else None
         if own_node is not None:
             own = own._replace(version=own_node.version)
-        connected = domain.connected_both_ways(own.own_index) if domain and own.own_index is not None else None
+        connected, linked = None, before.linked
+        if domain and own.own_index is not None:
+            connected = domain.connected_both_ways(own.own_index)
+            linked = linked if connected is None else domain.connected_either_way(own.own_index)
         now = self._clock.now()
-        return HostView(
-            entries, problem, readiness, own, (before.connections or Connections(now)).observe(connected, now)
-        )
+        connections = (before.connections or Connections(now)).observe(connected, now)
+        return HostView(entries, problem, readiness, own, connections, linked)

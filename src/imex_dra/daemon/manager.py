@@ -172,13 +172,17 @@ class DaemonManager:
                 self._supervisor.apply()
 
     async def _poll(self) -> NoReturn:
+        process, since = _process(None), 0.0
         while True:
             self._poll_now.clear()
             found, interval = self._found, None
+            if _process(found) != process:
+                process, since = _process(found), self._clock.monotonic()
             if found is not None and found.is_to_run:
                 await self._query(found)
                 connected = self._connections.indexes if self._connections else None
-                interval = self._poll_intervals.interval(self._desired, self._readiness, connected)
+                age = self._clock.monotonic() - since
+                interval = self._poll_intervals.interval(self._desired, self._readiness, connected, age)
             await wait_any(self._poll_now, timeout=interval)
 
     async def _query(self, found: Found) -> None:

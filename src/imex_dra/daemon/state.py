@@ -9,6 +9,7 @@ from msgspec import Struct
 from imex_dra.api import nodereasons
 from imex_dra.api.nvlinknode import HostNodeList, ImexState
 from imex_dra.base.clock import rfc3339
+from imex_dra.imex.config import GRACE_TIME
 from imex_dra.imex.memberlist import Leave, MemberList
 
 _OUTDATED_AFTER = timedelta(seconds=30)
@@ -46,13 +47,17 @@ UNKNOWN_DAEMON = DaemonState(problem=nodereasons.imex_not_queried())
 """Before the first look: nvidia-imex may be running. A supervisor that has nothing to run is another state."""
 
 
+_START_SECONDS = 10.0
+
+
 class RecoveryTimeouts(NamedTuple):
     """Seconds until nvidia-imex is restarted without recovery."""
 
     without_importers: float = 60.0
     """While no possible importer is missing. Nodes that are alive reconnect within seconds."""
-    longest: float = 900.0
-    """Even if one is missing: longer than the controller takes to suspend a member that is dead."""
+    longest: float = GRACE_TIME + 300.0
+    """Even if one is missing. A member that is dead is Suspended by then. One that is alive, but cut off, has
+    ended its imports: its own nvidia-imex cleans up after GRACE_TIME. The rest is for clocks and slow nodes."""
 
 
 class Recovery(NamedTuple):
@@ -164,15 +169,22 @@ class PollIntervals(NamedTuple):
 
     starting: float = 0.2
     """Until nvidia-imex is READY."""
+    waiting: float = 2.0
+    """Until it is READY, if a start takes longer: each query is several processes and mounts."""
     connecting: float = 1.0
     """Until all members are connected, and after a query without an answer."""
     steady: float = 5.0
 
     def interval(
-        self, desired: MemberList | Leave | None, readiness: Readiness, connected: tuple[int, ...] | None
+        self,
+        desired: MemberList | Leave | None,
+        readiness: Readiness,
+        connected: tuple[int, ...] | None,
+        age: float,
     ) -> float:
+        """`age`: seconds since the process was found."""
         if readiness.state is not ImexState.READY:
-            return self.starting
+            return self.starting if age < _START_SECONDS else max(self.starting, self.waiting)
         others = desired.addresses.keys() - {desired.own_index} if isinstance(desired, MemberList) else set()
         is_complete = connected is not None and others <= set(connected)
         return self.steady if is_complete and not readiness.missed else self.connecting

@@ -24,6 +24,8 @@ SCRIPT = Path(__file__).with_name("supervisor.sh")
 CHROOT_SCRIPT = SCRIPT.with_name("chroot.sh")
 """A daemon pod needs these files, but neither Python nor the rest of the package."""
 
+NODES_FILE = "nodes_config.cfg"
+"""Beside the configuration of an identity."""
 _DRIVER_ROOT = "driver-root"
 
 
@@ -124,7 +126,7 @@ class Supervisor:
     def write_config(self, identity: Identity) -> None:
         folder = self._folder(identity)
         folder.mkdir(parents=True, exist_ok=True)
-        nodes = folder / "nodes_config.cfg"
+        nodes = folder / NODES_FILE
         write_atomically(nodes, identity.nodes_file().encode())
         config = identity.config_file(
             nodes_file=nodes,

@@ -27,7 +27,8 @@
 #
 # DIRECTORY must not survive a reboot: nvidia-imex may start only after `imex node` has read the partition again. One
 # loop takes commands, and also ends of processes and timers, from the FIFO, so nothing interrupts anything else.
-# Needs a POSIX shell, cat, mkdir, mkfifo, mv, readlink, sha256sum, sleep and tail, and works as PID 1.
+# Needs a POSIX shell whose test knows -ef (dash, busybox, bash), cat, mkdir, mkfifo, mv, readlink, rm, sha256sum, sleep and
+# tail, and works as PID 1.
 set -u
 
 STOP_TIMEOUT=${STOP_TIMEOUT:-30}
@@ -68,8 +69,19 @@ cancel() { # [TIMER]
     [ -z "$1" ] || kill "$1" 2>/dev/null
 }
 
+is_superseded() {
+    # A pod that was deleted by force may still run beside the next one. Each supervisor has a FIFO of its own, and the one
+    # at the path is that of the newest, which alone tells `imex node` what runs.
+    [ ! control -ef /proc/self/fd/3 ]
+}
+
 report() { # STATE
     state=$1
+    ! is_superseded || return 0
+    write_status
+}
+
+write_status() {
     printf '%s\n' "state=$state" "pid=$pid" "identity=$identity" "hosts=$hosts" "exit=$exit" \
         "restarts=$restarts" "certificate=$loaded" >status.new
     mv status.new status 3<&-
@@ -211,7 +223,7 @@ uptime() { # sets now; the wall clock may jump
 
 ended() { # COMMAND
     pid=''
-    [ -z "$leaving" ] || leave
+    if [ -n "$leaving" ] || is_superseded; then leave; fi
     if [ "$state" = stopping ]; then
         cancel "$stop_timer"
         exit='' delay=0 stop_timer=''
@@ -242,10 +254,12 @@ shift 2
 trap 'send leave' INT TERM
 : >>hosts
 echo "${POD_IP:-}" >address
+# A new FIFO, since another supervisor may still read from the former one.
+rm -f control.new
+mkfifo -m 600 control.new && mv control.new control || exit
 # Before the FIFO is open: a program that finds a reader must not find the status of an earlier supervisor.
-report stopped
+write_status
 read_certificate
-[ -p control ] || mkfifo -m 600 control || exit
 exec 3<>control # to read from, in this shell alone
 exec 4>control  # to write to
 start "$@"

@@ -8,6 +8,7 @@ the next step. It is only a hint: nvidia-imex is started all the same, so a wron
 
 import platform
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from msgspec import Struct
@@ -54,7 +55,9 @@ def find_library(host: Path, given: str = "") -> Path | None:
     return next((library for root in roots if (library := _library_in(host, root))), None)
 
 
-def imex_problem(host: Path, driver_root: str, driver_version: str, own_directory: Path) -> str:
+def imex_problem(
+    host: Path, driver_root: str, driver_version: str, own_directory: Path, ports: Collection[int] = IMEX_PORTS
+) -> str:
     """Why nvidia-imex cannot run from the driver root, and what to do; empty if nothing is known. The nvidia-imex
     that runs with a configuration in `own_directory` is the one of this driver.
     """
@@ -69,7 +72,7 @@ def imex_problem(host: Path, driver_root: str, driver_version: str, own_director
         return nodereasons.other_imex_running(
             pid=others[0].pid, unit=others[0].unit, container=others[0].container
         )
-    holder = find_port_holder(host / "proc", IMEX_PORTS, [process.pid for process in own])
+    holder = find_port_holder(host / "proc", ports, [process.pid for process in own])
     if holder is not None:
         return nodereasons.port_taken(port=holder.port, pid=holder.pid, program=holder.program)
     return ""

@@ -7,14 +7,14 @@ cannot even be killed; no other child is started until it is gone, or they would
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import structs
 
-from imex_dra.api.names import IMEX_DIRECTORY
+from imex_dra.api.names import IMEX_DIRECTORY, IMEX_PORTS
 from imex_dra.api.nvlinknode import FabricState
 from imex_dra.base.waiting import wait_or_cancel
 from imex_dra.cdi.spec import ContainerEdits
@@ -45,7 +45,7 @@ _HUNG = NvmlUnavailable(
 class NvmlHardware:
     """`root` is where the host's root directory is mounted. `driver_root` is a path on the host; if it is empty,
     it is found at each reading, because the driver may be installed later, or be replaced. `host_managed`: the
-    host runs nvidia-imex.
+    host runs nvidia-imex. `ports` are those that nvidia-imex needs in the host's network.
     """
 
     period = 10.0  # each reading starts a process
@@ -57,12 +57,14 @@ class NvmlHardware:
         driver_root: str = "",
         imex_directory: Path = Path(IMEX_DIRECTORY),
         host_managed: bool = False,
+        ports: Collection[int] = IMEX_PORTS,
         timeout: float = TIMEOUT,
     ) -> None:
         self.root = root
         self._driver_root = driver_root
         self._imex_directory = imex_directory
         self._host_managed = host_managed
+        self._ports = ports
         self.timeout = timeout
         self._nodes = ChannelNodes(root)
         self._hung_probe: asyncio.subprocess.Process | None = None
@@ -81,7 +83,7 @@ class NvmlHardware:
         if self._host_managed:  # nothing is created: the host has what its nvidia-imex needs
             return structs.replace(reading, imex_problem=host_imex_problem(self.root, self._driver_root or "/"))
         driver_root = find_driver_root(self.root, self._driver_root)
-        problem = imex_problem(self.root, driver_root, reading.driver_version, self._imex_directory)
+        problem = imex_problem(self.root, driver_root, reading.driver_version, self._imex_directory, self._ports)
         capability = ensure_capability_node(self.root)
         return structs.replace(reading, driver_root=driver_root, imex_problem=problem or capability)
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from imex_dra.hardware.host import read_text
 
 _TABLES = ("tcp", "tcp6")
-_TIME_WAIT = "06"
-"""A connection that has ended, without a process. It prevents no listener."""
+_NO_PROCESS = "0"
+"""Inode of a connection that the kernel still closes, after its process. It prevents no listener."""
 
 
 class PortHolder(NamedTuple):
@@ -47,7 +47,7 @@ def local_sockets(table: str, ports: Collection[int]) -> dict[str, int]:
         fields = line.split()
         with suppress(IndexError, ValueError):
             port = int(fields[1].rpartition(":")[2], 16)
-            if port in ports and fields[3] != _TIME_WAIT:
+            if port in ports and fields[9] != _NO_PROCESS:
                 found[fields[9]] = port
     return found
 

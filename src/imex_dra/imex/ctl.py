@@ -57,6 +57,13 @@ class DomainView(Struct):
         others = (other for other in self.nodes if other != index)
         return tuple(sorted(o for o in others if self._connected(index, o) and self._connected(o, index)))
 
+    def connected_either_way(self, index: int) -> frozenset[int]:
+        """Indexes of the nodes that are connected with this one, as reported by one end at least."""
+        own = self.nodes[index].connections if index in self.nodes else {}
+        # A node that does not answer may be missing as a node, and be there as a connection of this one.
+        others = {*self.nodes, *own} - {index}
+        return frozenset(o for o in others if self._connected(index, o) or self._connected(o, index))
+
     def _connected(self, source: int, target: int) -> bool:
         node = self.nodes.get(source)
         connection = node.connections.get(target) if node else None

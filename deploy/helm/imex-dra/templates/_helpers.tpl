@@ -228,3 +228,10 @@ initContainers:
   - {name: node, mountPath: {{ .Values.hardware.simulated.directory }}}
 {{- end }}
 {{- end }}
+
+{{/* Values that exclude each other: helm says so, before a pod does. */}}
+{{- define "imex-dra.checkValues" -}}
+{{- if and (eq .Values.daemon.network "pod") (or (include "imex-dra.simulated" .) (ne .Values.imex.mode "managed")) }}
+{{- fail "daemon.network=pod needs hardware.type=nvml and imex.mode=managed: simulated hardware and the nvidia-imex of a host have the address of the node; use daemon.network=host" }}
+{{- end }}
+{{- end }}
