@@ -164,6 +164,6 @@ def test_a_program_that_cannot_start_prints_one_line_and_exits_with_1() -> None:
     done = imex_process("controller", KUBECONFIG="/no/such/file")
     assert done.returncode == 1
     assert done.stderr == (
-        "imex: no usable cluster configuration in KUBECONFIG, ~/.kube/config or the pod's service account:"
-        " Configuration file /no/such/file not found\n"
+        "imex: KUBECONFIG is /no/such/file, and there is no such file: export KUBECONFIG, which `imex up` prints,"
+        " or use --kubeconfig FILE\n"
     )

@@ -34,6 +34,44 @@ def test_a_shell_completes_commands_and_options() -> None:
     assert run("imex", **words) == "plain,--partition\n"
 
 
+def completed(line: str) -> list[str]:
+    number = len(line.split(" ")) - 1
+    return run("imex", COMP_WORDS=line, COMP_CWORD=str(number), _IMEX_COMPLETE="bash_complete").splitlines()
+
+
+def test_a_shell_completes_files_and_kinds() -> None:
+    assert completed("imex lint job") == ["file,job"]
+    assert completed("imex lint a.yaml job") == ["file,job"]
+    assert completed("imex migrate job") == ["file,job"]
+    assert completed("imex migrate ") == ["file,", "plain,cluster", "plain,files"]
+    assert completed("imex migrate --write job") == ["file,job"]
+    assert completed("imex verify --from bun") == ["file,bun"]
+    assert completed("imex explain ") == ["plain,pod", "plain,claim", "plain,computedomain", "plain,node"]
+    assert completed("imex explain pod ") == [""]
+
+
+def test_bash_completes_a_file() -> None:
+    """As a user types it: the function that the script defines leaves it to bash."""
+    script = """
+        source <(imex completion bash)
+        compopt() { echo compopt "$@"; }
+        COMP_WORDS=(imex lint job); COMP_CWORD=2
+        _imex_completion imex job lint
+        echo "${#COMPREPLY[@]}"
+    """
+    path = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "compopt -o default\n0\n"
+
+
+def test_kubectl_completes_files() -> None:
+    assert run("kubectl_complete-imex", "lint", "") == ":0\n"
+    assert run("kubectl_complete-imex", "migrate", "job") == ":0\n"
+    assert run("kubectl_complete-imex", "explain", "po") == "pod\n:4\n"
+
+
 def test_kubectl_completes_the_plugin() -> None:
     assert run("kubectl_complete-imex", "ver").splitlines() == [
         "verify\tVerify that workloads have their channels.",

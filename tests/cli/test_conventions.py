@@ -128,8 +128,20 @@ def test_without_a_cluster_there_is_one_sentence_and_exit_code_2(name: str) -> N
     done = run(*name.split(), *FOR_PEOPLE[name], KUBECONFIG="/no/such/file")
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert done.stderr.startswith("imex: no usable cluster configuration")
+    assert done.stderr.startswith(
+        "imex: KUBECONFIG is /no/such/file, and there is no such file: export KUBECONFIG"
+    )
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", OF_A_CLUSTER)
+def test_a_context_can_be_chosen(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps({**kubeconfig("https://127.0.0.1:1"), "current-context": "of another cluster"}))
+    command = [*name.split(), *FOR_PEOPLE[name], "--kubeconfig", str(file)]
+    done = run(*command, "--context", "y")
+    assert (done.exit_code, done.stderr) == (2, f"imex: {file} has no context y; it has: x\n")
+    assert "no response from 127.0.0.1" in run(*command, "--context", "x").stderr
 
 
 @pytest.mark.parametrize("name", ["lint", "migrate"])
@@ -178,6 +190,38 @@ def test_watch_has_no_json(tmp_path: Path) -> None:
     done = run("status", "--watch", "-o", "json", "--from", written(tmp_path))
     assert done.exit_code == 2
     assert "--watch draws, and has no -o json" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["lint", "migrate"])
+def test_a_bug_in_a_command_of_files_is_no_finding(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("of this test")
+
+    monkeypatch.setattr(f"imex_dra.cli.{command}.{command}", fail)
+    file = tmp_path / "job.yaml"
+    file.write_text(LEGACY)
+    done = run(command, file)
+    assert done.exit_code == 2
+    assert "ZeroDivisionError: of this test\nimex: this is a bug of imex; please report it" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["lint", "migrate"])
+def test_files_without_an_object_are_named_and_no_success(command: str, tmp_path: Path) -> None:
+    empty, job, directory = tmp_path / "empty.yaml", tmp_path / "job.yaml", tmp_path / "chart"
+    empty.write_text("# nothing\n")
+    job.write_text(LEGACY)
+    directory.mkdir()
+    (directory / "values.yaml").write_text("replicas: 4\n")
+    done = run(command, empty, directory)
+    assert (done.exit_code, done.stdout) == (2, "")
+    sentence = "no Kubernetes object was found, and nothing was checked"
+    assert done.stderr == f"imex: {empty}, {directory}: {sentence}\n"
+    done = run(command, empty, job)
+    assert done.exit_code != 2
+    assert done.stderr.startswith(f"imex: {empty}: no Kubernetes object was found\n")
+    assert "no Kubernetes object" not in run(command, tmp_path).stderr
 
 
 @pytest.mark.parametrize("name", ["status", "verify", "explain pod worker-0 -n team"])

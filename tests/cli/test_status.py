@@ -25,6 +25,10 @@ def written(directory: Path, *ids: str) -> Path:
     broken = Broken()
     for id in ids:
         BREAKINGS[id](broken)
+    return saved(directory, broken)
+
+
+def saved(directory: Path, broken: Broken) -> Path:
     file = directory / "objects.yaml"
     file.write_text(yaml.safe_dump_all([obj for found in broken.objects.values() for obj in found]))
     return file
@@ -85,7 +89,7 @@ def test_filters(tmp_path: Path, arguments: list[str], code: int, shown: str, hi
     ("arguments", "message"),
     [
         (["--partition", "r7"], "imex: there is no NVLinkPartition or rack r7; known racks: r0, r1\n"),
-        (["--computedomain", "x"], "imex: there is no ComputeDomain default/x\n"),
+        (["--computedomain", "x"], "imex: there is no ComputeDomain x\n"),
         (["-n", "x"], "imex: there is no namespace x; check -n, or the namespace of the current context\n"),
         (["--watch"], "imex: --watch needs a terminal, and the package rich\n"),
     ],
@@ -126,4 +130,4 @@ def test_without_a_cluster_it_exits_with_2(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("KUBECONFIG", "/no/such/file")
     done = run()
     assert done.exit_code == 2
-    assert done.stderr.startswith("imex: no usable cluster configuration")
+    assert done.stderr.startswith("imex: KUBECONFIG is /no/such/file, and there is no such file")

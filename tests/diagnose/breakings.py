@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from imex_dra.api import nodereasons
 from imex_dra.api.names import CHANNEL_CLASS
 from tests.diagnose.healthy import (
     HERE,
@@ -229,11 +230,9 @@ def _(broken: Broken) -> None:
 def _(broken: Broken) -> None:
     status = broken.get("nvlinknodes", "r0-n01")["status"]
     status["imexState"] = "UNAVAILABLE"
-    message = (
-        "the IMEX daemon of node r0-n01 is UNAVAILABLE, not READY: the supervisor of nvidia-imex does not run on"
-        " this node: check the pod of the IMEX daemon there; check the log of nvidia-imex on the node if it does"
-        " not recover"
-    )
+    problem = nodereasons.supervisor_not_running()
+    explanation = nodereasons.daemon_not_ready(node="r0-n01", state="UNAVAILABLE", problem=problem)
+    message = explanation.for_node().message()
     broken.condition("nvlinknodes", "r0-n01", "Ready", "False", "DaemonNotReady", message)
     broken.get("nvlinkpartitions", HERE)["status"]["members"][1]["state"] = "NotReady"
     not_ready(broken, "1 of 2 nodes with a claim is not ready: r0-n01 is NotReady", "r0-n01")
@@ -424,3 +423,15 @@ def _(broken: Broken) -> None:
 @breaks("IMEX414")
 def _(broken: Broken) -> None:
     broken.get("nvlinknodes", "r0-n01")["status"]["heldChannels"][0]["channel"] = 9
+
+
+@breaks("IMEX415")
+def _(broken: Broken) -> None:
+    pod = broken.get("pods", "worker-0")
+    pod["status"]["phase"] = "Pending"
+    said = (
+        "failed to create containerd container: CDI device injection failed: unresolvable CDI devices"
+        " imex-dra.io/channel=uid-worker-0-imex"
+    )
+    waiting = {"reason": "CreateContainerError", "message": said}
+    pod["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": waiting}}]

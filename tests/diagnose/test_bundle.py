@@ -83,6 +83,49 @@ def test_annotations_of_other_programs_are_left_out() -> None:
     assert found["metadata"]["annotations"] == {"imex-dra.io/readiness": "members"}
 
 
+def test_credentials_are_left_out_wherever_they_are() -> None:
+    secret = "T-2-secret"
+    headers = [{"name": "X-Auth", "value": secret}]
+    spec = {
+        "containers": [
+            {
+                "name": "main",
+                "command": ["sh", "-c", f"python t.py --api-key {secret} && PASSWORD={secret} x"],
+                "args": ["--db-password", secret],
+                "workingDir": f"/data?token={secret}",
+                "livenessProbe": {"httpGet": {"path": f"/?access_key={secret}", "httpHeaders": headers}},
+                "lifecycle": {"preStop": {"exec": {"command": ["curl", f"https://u:{secret}@host"]}}},
+                "env": [{"name": "NCCL_PARAMETERS", "value": f"--auth-token {secret}"}],
+            }
+        ],
+        "volumes": [
+            {
+                "name": "a",
+                "csi": {"volumeAttributes": {"password": secret, "clientSecret": secret, "share": "//x"}},
+            },
+            {"name": "b", "flexVolume": {"options": {"accessKey": secret}}},
+        ],
+    }
+    found = redacted({"kind": "Pod", "spec": spec, "status": {"reason": f"token: {secret}"}})
+    assert secret not in json.dumps(found)
+    assert found["spec"]["volumes"][0]["csi"]["volumeAttributes"]["share"] == "//x"
+
+
+def test_what_identifies_objects_stays() -> None:
+    spec = {
+        "automountServiceAccountToken": True,
+        "nodeSelector": {"pool-token": "a"},
+        "imagePullSecrets": [{"name": "registry"}],
+        "containers": [{"name": "token", "image": "registry.example/app-token:1.2"}],
+        "volumes": [
+            {"name": "secret", "secret": {"secretName": "tls", "items": [{"key": "token", "path": "token"}]}},
+            {"name": "b", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
+        ],
+    }
+    pod = {"kind": "Pod", "metadata": {"name": "token", "labels": {"api-key": "a"}}, "spec": spec}
+    assert redacted(pod) == pod
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -92,6 +135,14 @@ def test_annotations_of_other_programs_are_left_out() -> None:
         ("see https://user:pw@host/x", f"see https://user:{REDACTED}@host/x"),
         ("jwt eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2ln end", f"jwt {REDACTED} end"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", REDACTED),
+        (
+            "python t.py --api-key T2 --password 'p w' -v",
+            f"python t.py --api-key {REDACTED} --password {REDACTED} -v",
+        ),
+        ("curl --token\nabc", f"curl --token\n{REDACTED}"),
+        ("login hf_abcdefghijklmnopqrstuv", f"login {REDACTED}"),
+        ("serve --max-tokens 4096 --tokenizer bpe", "serve --max-tokens 4096 --tokenizer bpe"),
+        ("x --token-file /run/token --secret-name a", "x --token-file /run/token --secret-name a"),
         ("r0-n01 and r0-n02 cannot reach each other", "r0-n01 and r0-n02 cannot reach each other"),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_first_broken_link_is_that_of_the_rule(rule: Rule) -> None:
     broken = Broken()
     BREAKINGS[rule.id](broken)
     pods = {pod["metadata"]["name"]: pod for pod in broken.objects["pods"]}
-    name = "worker-0" if rule.id in ("IMEX403", "IMEX404", "IMEX405") else "worker-1"
+    name = "worker-0" if rule.id in ("IMEX403", "IMEX404", "IMEX405", "IMEX415") else "worker-1"
     if name in pods:
         found = explained(broken, "pod", name, pods[name]["metadata"]["namespace"])
     else:
@@ -128,8 +128,8 @@ def test_findings_of_other_nodes_do_not_concern_a_pod() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "namespace", "message"),
     [
-        ("pod", "worker-7", "team", "there is no pod team/worker-7; did you mean worker-1?"),
-        ("pod", "worker-1", "default", "there is no pod default/worker-1; namespace team has one"),
+        ("pod", "worker-7", "team", "there is no Pod team/worker-7; did you mean worker-1?"),
+        ("pod", "worker-1", "default", "there is no Pod default/worker-1; namespace team has one"),
         ("computedomain", "x", "team", "there is no ComputeDomain team/x"),
         ("claim", "x", "team", "there is no ResourceClaim team/x"),
         ("node", "r0-n0", "", "there is no Node r0-n0; did you mean r0-n01?"),

@@ -1,7 +1,9 @@
 """docs/compatibility.md: from reports of pytest to a page that leaves nothing out."""
 
+import pytest
+
 from tools import compatibility, controlplanes
-from tools.testresults import Result, parse
+from tools.testresults import Result, Selection, parse
 
 REPORT = b"""<testsuites><testsuite errors="1" failures="1" skipped="2" tests="6">
 <testcase name="test_a"/><testcase name="test_b"/>
@@ -16,6 +18,33 @@ def test_a_report_is_counted_and_failures_and_skips_are_named() -> None:
     result = parse(REPORT, release="v1.34.10", date="2026-11-18")
     assert (result.passed, result.failed, result.skipped) == (2, 2, 2)
     assert result.remarks == ("failed: test_c", "failed: test_d", "skipped: needs 1.36")
+
+
+def test_the_tests_of_a_suite_are_found_in_the_report_of_all_tests_by_path_and_marker() -> None:
+    def case(module: str, *markers: str) -> str:
+        properties = f'<properties><property name="markers" value="{" ".join(markers)}"/></properties>'
+        return f'<testcase classname="{module}" name="test_a">{properties}</testcase>'
+
+    cases = (
+        case("tests.driver.test_channels", "timeout", "node"),
+        case("tests.driver.test_channels", "kube"),
+        case("tests.driver2.test_channels", "node"),
+        case("tests.sandbox.kubernetes.test_node.TestClass"),
+    )
+    report = f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>".encode()
+
+    def passed(selection: Selection) -> int:
+        return parse(report, release="", date="", selection=selection).passed
+
+    assert passed(Selection(["tests/driver"], "node")) == 1
+    assert passed(Selection(["tests/driver"])) == 2
+    assert passed(Selection(["tests/driver", "tests/sandbox/kubernetes/test_node.py"])) == 3
+    assert passed(Selection(["tests/sandbox"], "kube")) == 0
+
+
+@pytest.mark.timeout(60)
+def test_the_report_of_a_test_has_its_markers(request: pytest.FixtureRequest) -> None:
+    assert ("markers", "timeout") in request.node.user_properties
 
 
 def test_programs_of_another_release_are_named() -> None:
@@ -63,6 +92,6 @@ def test_every_suite_of_racks_has_a_row_for_both_control_planes() -> None:
 
 
 def test_a_contract_runs_by_its_marker_and_racks_by_the_variable() -> None:
-    assert controlplanes.selection("contract", "kubernetes")[1:] == ("-m", "kube")
-    assert controlplanes.selection("contract", "embedded")[1:] == ("-m", "not kube")
-    assert {controlplanes.selection("racks", one)[1:] for one in controlplanes.CONTROL_PLANES} == {("-m", "racks")}
+    assert controlplanes.selection("contract", "kubernetes").marker == "kube"
+    assert controlplanes.selection("contract", "embedded").marker == "not kube"
+    assert {controlplanes.selection("racks", one).marker for one in controlplanes.CONTROL_PLANES} == {"racks"}

@@ -182,10 +182,7 @@ async def test_connections_use_nodelay_and_tcp_keepalive(api_server: ApiServer) 
 
 def test_a_missing_configuration_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    with pytest.raises(
-        Misconfigured,
-        match=r"no usable cluster configuration in KUBECONFIG, .* or the pod's service account",
-    ):
+    with pytest.raises(Misconfigured, match=r"KUBECONFIG is .*absent, and there is no such file"):
         Client.connect("imex-cli")
-    with pytest.raises(Misconfigured, match="absent not found"):
+    with pytest.raises(Misconfigured, match="absent: No such file"):
         Client.connect("imex-cli", tmp_path / "absent")

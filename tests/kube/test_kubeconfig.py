@@ -96,10 +96,59 @@ def test_certificates_are_beside_the_file_that_names_them(tmp_path: Path, monkey
     assert (config.user.client_cert, config.user.client_key) == (str(tmp_path / "two/own.crt"), "/keys/own.key")
 
 
-def test_nothing_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = r"no usable cluster configuration in KUBECONFIG, ~/\.kube/config or the pod's service account: "
-    with pytest.raises(Misconfigured, match=where):
-        default_namespace()
+async def test_another_context_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = whole(tmp_path / "one", "a", "of-a"), whole(tmp_path / "two", "b", "of-b")
+    monkeypatch.setenv("KUBECONFIG", f"{one}:{two}")
+    assert (default_namespace(), default_namespace(context="b")) == ("of-a", "of-b")
+    http = connect("imex-cli", context="b")
+    assert http.base_url.host == "b.example"
+    await http.aclose()
+
+
+def refused(kubeconfig: Path | None = None, context: str = "") -> str:
+    with pytest.raises(Misconfigured) as error:
+        default_namespace(kubeconfig, context)
+    return str(error.value)
+
+
+def test_nothing_at_all_is_one_sentence_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = "export KUBECONFIG, which `imex up` prints, or use --kubeconfig FILE"
+    assert refused() == f"no kubeconfig was found in KUBECONFIG or ~/.kube/config: {step}"
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
-    with pytest.raises(Misconfigured, match=f"{where}.*a not found"):
-        default_namespace()
+    assert refused() == f"KUBECONFIG is {tmp_path / 'a'}, and there is no such file: {step}"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "FILE is no kubeconfig: it has no clusters"),
+        ("just text", "FILE is no kubeconfig: it has no clusters"),
+        ("kind: Pod", "FILE is no kubeconfig: it has no clusters"),
+        ("clusters: [{name: a, cluster: {server: x}}]", "FILE is no kubeconfig: it has no contexts"),
+        ("clusters: 5\ncontexts: 6", "no usable cluster configuration in FILE: "),
+        ("clusters: [{a: b}]\ncontexts: [{name: c}]", "no usable cluster configuration in FILE: it has no 'name'"),
+        ("a: [", "no usable cluster configuration in FILE: "),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path, text: str, sentence: str) -> None:
+    file = tmp_path / "file"
+    file.write_text(text)
+    assert refused(file).startswith(sentence.replace("FILE", str(file)))
+
+
+def test_several_files_without_a_cluster_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("kind: Pod")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
+    assert refused() == f"{tmp_path / 'a'} and {tmp_path / 'b'} are no kubeconfig: they have no clusters"
+
+
+def test_a_context_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    file = whole(tmp_path / "file", "a", "n")
+    assert refused(file, "b") == f"{file} has no context b; it has: a"
+    clusters = {"x": {"cluster": {"server": "https://x.example"}}}
+    file = written(tmp_path / "file", contexts={"a": "", "b": ""}, clusters=clusters)
+    assert refused(file) == f"{file} has no current context: choose one with --context: a, b"
+    assert refused(file, "a") == f"{file} has no cluster a, which its context a names"

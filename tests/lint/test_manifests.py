@@ -6,7 +6,7 @@ import pytest
 
 from imex_dra.lint.documents import read_source
 from imex_dra.lint.manifests import load, nearest
-from imex_dra.lint.rules import lint
+from imex_dra.lint.rules import find_rule, lint
 from tests.lint.marked import found
 
 
@@ -41,6 +41,15 @@ def test_a_pod_finds_its_domain_in_another_file() -> None:
     assert ids(pod()) == [("f0", "IMEX102")]
 
 
+def test_a_domain_and_its_pods_in_one_file_have_no_note() -> None:
+    """They may log one harmless FailedResourceClaimCreation, but a note in every good manifest would be noise."""
+    assert ids(domain() + "---\n" + pod()) == []
+    rule = find_rule("IMEX101")
+    assert rule is not None
+    assert "FailedResourceClaimCreation" in rule.why
+    assert "No rule notes that." in rule.why
+
+
 def test_files_with_the_same_objects_do_not_disturb_each_other() -> None:
     both = domain() + "---\n" + pod()
     assert ids(both, both, both) == []
@@ -48,6 +57,51 @@ def test_files_with_the_same_objects_do_not_disturb_each_other() -> None:
 
 def test_pods_of_one_template_are_one_workload_without_a_controller() -> None:
     assert ids(domain(), pod("a"), pod("b")) == [("f1", "IMEX140"), ("f2", "IMEX140")]
+
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: NUMBER
+  template:
+    spec:
+      nodeSelector: SELECTOR
+      resourceClaims: [{name: imex, resourceClaimTemplateName: train-channel}]
+      containers:
+      - {name: main, image: x, resources: {limits: {nvidia.com/gpu: 4}, claims: [{name: imex}]}}
+"""
+
+
+def advised(number: int, selector: str = "null") -> list[tuple[str, str]]:
+    job = JOB.replace("NUMBER", str(number)).replace("SELECTOR", selector)
+    findings = lint(load([read_source("f", domain() + "---\n" + job)]))
+    return [(finding.id, finding.next_step) for finding in findings]
+
+
+def test_a_job_that_is_larger_than_a_partition_is_not_advised_to_require_one() -> None:
+    ((id, step),) = advised(18)
+    assert (id, step) == ("IMEX140", "add required pod affinity with topologyKey nvidia.com/gpu.clique")
+    ((id, step),) = advised(19)
+    assert id == "IMEX140"
+    assert "affinity" not in step
+    assert step.startswith("use one workload per partition; or, ")
+
+
+def test_a_job_that_a_node_selector_keeps_in_one_partition_must_fit_there() -> None:
+    selector = "{nvidia.com/gpu.clique: a.1}"
+    assert advised(18, selector) == []
+    ((id, step),) = advised(19, selector)
+    assert (id, step) == ("IMEX143", "use fewer pods, or one workload per partition")
+
+
+def test_a_daemon_set_is_advised_to_select_nodes() -> None:
+    daemon_set = JOB.replace("batch/v1", "apps/v1").replace("kind: Job", "kind: DaemonSet")
+    text = daemon_set.replace("SELECTOR", "null").replace("  parallelism: NUMBER\n", "")
+    findings = lint(load([read_source("f", domain() + "---\n" + text)]))
+    steps = [finding.next_step for finding in findings if finding.id == "IMEX140"]
+    assert steps == ["select the nodes of one partition by the label nvidia.com/gpu.clique"]
 
 
 def test_domains_of_the_same_template_name_in_two_namespaces_are_no_conflict() -> None:

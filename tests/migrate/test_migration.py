@@ -102,7 +102,10 @@ def test_a_flag_in_a_command_line_is_removed_and_other_forms_are_left() -> None:
 def test_a_workload_that_is_too_large_for_a_partition_gets_no_affinity() -> None:
     done = migrated(LEGACY.replace("parallelism: 4 ", "parallelism: 19"))
     assert "affinity" not in done.after["job.yaml"]
-    assert [finding.id for finding in done.findings] == ["IMEX140"]
+    (finding,) = done.findings
+    assert finding.id == "IMEX140"
+    assert "its pods need 19 nodes, and the NVLink partition of an NVL72 rack has 18 nodes" in finding.message
+    assert finding.next_step.startswith("use one workload per partition")
 
 
 def test_the_groups_of_a_leader_worker_set_may_be_in_different_partitions() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from imex_dra.base.errors import Unreadable
-from imex_dra.cli.reading import or_exit, output_option, print_plain
+from imex_dra.cli.exitcodes import or_exit
+from imex_dra.cli.reading import context_option, output_option, print_plain
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.diagnose.bundle import pack
 from imex_dra.diagnose.drivertexts import ctl_answers, driver_logs
@@ -26,9 +27,9 @@ from imex_dra.kube.connection import default_namespace
     pods, and what nvidia-imex-ctl said last on every node. These commands read it with --from.
 
     Left out: Secrets and ConfigMaps, which are never read; values of variables of containers, except those of
-    NCCL, CUDA, NVIDIA and the like; annotations of other programs; passwords and tokens in arguments, logs and
-    Events, as far as they can be recognized. Names of pods, images and nodes stay. Look at it before you pass
-    it on.
+    NCCL, CUDA, NVIDIA and the like; annotations of other programs; values of HTTP headers; passwords and tokens in
+    any text, also in logs and Events, as far as they can be recognized. Names of pods, images and nodes stay, and
+    labels. Look at it before you pass it on.
 
     \b
     Exit codes:
@@ -50,10 +51,11 @@ from imex_dra.kube.connection import default_namespace
 )
 @click.option("--no-logs", is_flag=True, help="Without logs.")
 @output_option
+@context_option
 @kubeconfig_option
-def command(file: Path | None, no_logs: bool, output: str, kubeconfig: Path | None) -> None:
+def command(file: Path | None, no_logs: bool, output: str, context: str, kubeconfig: Path | None) -> None:
     def run() -> int:
-        snapshot, texts, problems = asyncio.run(_load(kubeconfig, not no_logs))
+        snapshot, texts, problems = asyncio.run(_load(kubeconfig, context, not no_logs))
         target = file or Path(f"imex-bundle-{datetime.now(UTC):%Y%m%d-%H%M%S}.tar.gz")
         try:
             target.write_bytes(pack(snapshot, texts))
@@ -75,10 +77,12 @@ def command(file: Path | None, no_logs: bool, output: str, kubeconfig: Path | No
     or_exit(run)
 
 
-async def _load(kubeconfig: Path | None, with_logs: bool) -> tuple[Snapshot, dict[str, str], list[str]]:
-    client = Client.connect("imex-cli", kubeconfig)
+async def _load(
+    kubeconfig: Path | None, context: str, with_logs: bool
+) -> tuple[Snapshot, dict[str, str], list[str]]:
+    client = Client.connect("imex-cli", kubeconfig, context)
     try:
-        snapshot = await load_cluster(client, default_namespace(kubeconfig))
+        snapshot = await load_cluster(client, default_namespace(kubeconfig, context))
         logs, not_logged = await driver_logs(client, snapshot) if with_logs else ({}, [])
         answers, not_answered = await ctl_answers(client, snapshot)
         return snapshot, {**logs, **answers}, [*not_logged, *not_answered]

@@ -31,12 +31,13 @@ def command(context: click.Context, shell: str) -> None:
 
 def complete_for_kubectl() -> None:
     """The program kubectl_complete-imex: gets the words of the line, the last one incomplete, and prints a
-    completion per line, then the directive 4: no file names.
+    completion per line, then a directive: 0 if file names are wanted, or else 4.
     """
     from imex_dra.cli import imex
 
     *words, incomplete = sys.argv[1:] or [""]
     found = ShellComplete(imex, {}, "imex", "_IMEX_COMPLETE").get_completions(words, incomplete)
     for item in found:
-        click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
-    click.echo(":4")
+        if item.type == "plain":
+            click.echo(f"{item.value}\t{item.help}" if item.help else item.value)
+    click.echo(":4" if all(item.type == "plain" for item in found) else ":0")

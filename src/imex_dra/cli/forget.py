@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from imex_dra.cli.reading import or_exit, output_option, print_plain
+from imex_dra.cli.exitcodes import or_exit
+from imex_dra.cli.reading import context_option, output_option, print_plain
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.controller.forgetting import forget, partitions_to_forget
 from imex_dra.kube.client import Client
@@ -44,10 +45,11 @@ _RISK = (
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
+@context_option
 @kubeconfig_option
-def command(name: str, yes: bool, output: str, kubeconfig: Path | None) -> None:
+def command(name: str, yes: bool, output: str, context: str, kubeconfig: Path | None) -> None:
     def run() -> int:
-        names = asyncio.run(_forget(name, yes, kubeconfig))
+        names = asyncio.run(_forget(name, yes, kubeconfig, context))
         if output == "text":
             click.echo(f"{name} is forgotten in NVLinkPartition {', '.join(names)}.")
         else:
@@ -57,8 +59,8 @@ def command(name: str, yes: bool, output: str, kubeconfig: Path | None) -> None:
     or_exit(run)
 
 
-async def _forget(node: str, yes: bool, kubeconfig: Path | None) -> list[str]:
-    client = Client.connect("imex-forget-node", kubeconfig)
+async def _forget(node: str, yes: bool, kubeconfig: Path | None, context: str) -> list[str]:
+    client = Client.connect("imex-forget-node", kubeconfig, context)
     try:
         partitions = await partitions_to_forget(client, node)
         names = [partition.metadata.name for partition in partitions]

@@ -3,13 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from imex_dra import __version__
 from imex_dra.base.errors import Unreadable
+from imex_dra.cli.exitcodes import COULD_NOT_RUN, FINDINGS, or_exit
 from imex_dra.lint import report
 from imex_dra.lint.documents import Source, read_source
 from imex_dra.lint.findings import Finding, Severity
@@ -17,8 +18,6 @@ from imex_dra.lint.manifests import load
 from imex_dra.lint.rule import Rule
 from imex_dra.lint.rules import RULES, find_rule, lint
 
-_FINDINGS = 1
-_COULD_NOT_RUN = 2
 _STDIN = "-"
 _SUFFIXES = {".yaml", ".yml", ".json"}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -59,7 +58,7 @@ def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None
     Exit codes:
       0  no error; with --strict: no finding
       1  findings
-      2  could not run: a file is missing, or is no YAML
+      2  could not run: a file is missing, or is no YAML, or no file has an object
 
     \b
     Examples:
@@ -68,7 +67,7 @@ def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None
       helm template chart | imex lint -n team-a -
       imex lint --explain IMEX140""",
 )
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--ignore", callback=_ids, metavar="ID", multiple=True, help="Leave out this rule. May be repeated.")
 @click.option("--strict", is_flag=True, help="Warnings and notes are findings, too: exit with 1.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of objects that name none.")
@@ -89,27 +88,44 @@ def _explain(context: click.Context, _: click.Parameter, id: str | None) -> None
     help="Describe a rule, and exit.",
 )
 def command(paths: tuple[str, ...], ignore: list[str], strict: bool, namespace: str, output: str) -> None:
-    sources = _read_all(paths)
-    findings = lint(load(sources, namespace), ignore)
-    _print(findings, output, len(sources))
-    sys.exit(_FINDINGS if report.fails(findings, strict=strict) else 0)
+    def run() -> int:
+        sources = _read_all(paths)
+        findings = lint(load(sources, namespace), ignore)
+        _print(findings, output, len(sources))
+        return FINDINGS if report.fails(findings, strict=strict) else 0
+
+    or_exit(run)
 
 
 def _read_all(paths: tuple[str, ...]) -> list[Source]:
     """Ends the program if something cannot be read, after each argument was tried."""
     sources: dict[str, Source] = {}
     problems: list[Unreadable] = []
+    empty: list[str] = []
     for path in paths:
         try:
-            for file in manifest_files(path):
+            files = list(manifest_files(path))
+            for file in files:
                 sources[file] = sources.get(file) or read_source(file, read_text(file))
+            if not load(sources[file] for file in files).objects:
+                empty.append(path)
         except Unreadable as error:
             problems.append(error)
     for problem in problems:
         click.echo(f"imex: {problem}", err=True)
     if problems:
-        sys.exit(_COULD_NOT_RUN)
+        sys.exit(COULD_NOT_RUN)
+    check_not_empty(empty, len(paths))
     return list(sources.values())
+
+
+def check_not_empty(empty: Sequence[str], arguments: int) -> None:
+    """Names the arguments without objects. Raises Unreadable if there are no others: then nothing was checked."""
+    names = ", ".join("standard input" if path == _STDIN else path for path in empty)
+    if len(empty) == arguments:
+        raise Unreadable(f"{names}: no Kubernetes object was found, and nothing was checked")
+    if empty:
+        click.echo(f"imex: {names}: no Kubernetes object was found", err=True)
 
 
 def manifest_files(path: str) -> Iterator[str]:

@@ -1,19 +1,17 @@
 """`imex migrate`. Reads and writes files and prints; everything else is in `imex_dra.migrate` and
 `imex_dra.diagnose.retirement`."""
 
-import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from imex_dra.base.errors import Unreadable
 from imex_dra.base.files import write_atomically
-from imex_dra.cli.lint import manifest_files, read_text
+from imex_dra.cli.exitcodes import FINDINGS, or_exit
+from imex_dra.cli.lint import check_not_empty, manifest_files, read_text
 from imex_dra.cli.reading import (
-    COULD_NOT_RUN,
-    FINDINGS,
     Reader,
-    or_exit,
     output_option,
     print_lines,
     print_plain,
@@ -38,6 +36,10 @@ class _FilesByDefault(click.Group):
         if args and args[0] not in (*self.commands, "-h", "--help"):
             args = ["files", *args]
         return super().parse_args(context, args)
+
+    def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
+        files = [] if incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
+        return files + super().shell_complete(context, incomplete)
 
 
 @click.group(
@@ -75,7 +77,7 @@ def command() -> None:
     Exit codes:
       0  nothing is left to do
       1  changes that were not written, or findings that are left
-      2  could not run: a file is missing, or is no YAML
+      2  could not run: a file is missing, or is no YAML, or no file has an object
 
     \b
     Examples:
@@ -83,29 +85,30 @@ def command() -> None:
       imex migrate --write -n team-a manifests/
       imex migrate -o json job.yaml             # the changes, what is left to do, and the files after it""",
 )
-@click.argument("paths", metavar="FILE...", nargs=-1, required=True)
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, type=click.Path())
 @click.option("--write", is_flag=True, help="Write the files.")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of objects that name none.")
 @output_option
 def files(paths: tuple[str, ...], write: bool, namespace: str, output: str) -> None:
-    try:
+    def run() -> int:
         texts = {file: read_text(file) for path in paths for file in manifest_files(path)}
         if write and _STDIN in texts:
             raise click.UsageError("standard input cannot be written")
         done = migrate(texts, namespace)
-    except Unreadable as error:
-        click.echo(f"imex: {error}", err=True)
-        sys.exit(COULD_NOT_RUN)
-    if output == "text":
-        for line in done.diff():
-            click.echo(click.style(line, fg=_COLORS.get(line[0])), nl=False)
-    for name in done.changed if write else ():
-        _write(Path(name), done.after[name])
-    if output == "text":
-        _print(done, write=write)
-    else:
-        print_plain({**done.plain(), "written": write}, output)
-    sys.exit(FINDINGS if _left(done) or (done.changed and not write) else 0)
+        empty = [path for path in paths if done.empty.issuperset(manifest_files(path))]
+        check_not_empty(empty, len(paths))
+        if output == "text":
+            for line in done.diff():
+                click.echo(click.style(line, fg=_COLORS.get(line[0])), nl=False)
+        for name in done.changed if write else ():
+            _write(Path(name), done.after[name])
+        if output == "text":
+            _print(done, write=write)
+        else:
+            print_plain({**done.plain(), "written": write}, output)
+        return FINDINGS if _left(done) or (done.changed and not write) else 0
+
+    or_exit(run)
 
 
 def _left(done: Migration) -> bool:
@@ -137,8 +140,7 @@ def _write(path: Path, text: str) -> None:
         write_atomically(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
     except OSError as error:
         # Files before it are written, and migrating them again changes nothing.
-        click.echo(f"imex: {path} cannot be written: {error.strerror}; correct that, and run it again", err=True)
-        sys.exit(COULD_NOT_RUN)
+        raise Unreadable(f"{path} cannot be written: {error.strerror}; correct that, and run it again") from error
 
 
 @command.command(
@@ -162,8 +164,8 @@ def _write(path: Path, text: str) -> None:
       imex migrate cluster --from bundle.tar.gz -o json""",
 )
 @reading_options
-def cluster(kubeconfig: Path | None, sources: tuple[Path, ...], output: str) -> None:
-    reader = Reader(kubeconfig, sources)
+def cluster(kubeconfig: Path | None, context: str, sources: tuple[Path, ...], output: str) -> None:
+    reader = Reader(kubeconfig, context, sources)
 
     def run() -> int:
         found = retirement(reader.cluster())

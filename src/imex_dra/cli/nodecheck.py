@@ -36,8 +36,10 @@ class PodClient(Protocol):
     async def delete(self, resource: Resource[Pod], obj: Pod) -> None: ...
 
 
-async def check_node(kubeconfig: Path | None, node: str, namespace: str, image: str) -> list[NodeCheck]:
-    client = Client.connect("imex-cli", kubeconfig)
+async def check_node(
+    kubeconfig: Path | None, context: str, node: str, namespace: str, image: str
+) -> list[NodeCheck]:
+    client = Client.connect("imex-cli", kubeconfig, context)
     try:
         return await run_check(client, check_pod(node, namespace, image))
     finally:

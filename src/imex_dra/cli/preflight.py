@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
+from imex_dra.cli.exitcodes import FINDINGS, or_exit
 from imex_dra.cli.nodecheck import check_node
-from imex_dra.cli.reading import FINDINGS, Reader, or_exit, print_lines, print_plain, reading_options, width
+from imex_dra.cli.reading import Reader, print_lines, print_plain, reading_options, width
 from imex_dra.diagnose import report
 from imex_dra.diagnose.nodecheck import fails, node_check_lines
 from imex_dra.diagnose.verification import preflight
@@ -49,15 +50,21 @@ from imex_dra.diagnose.verification import preflight
 )
 @reading_options
 def command(
-    node: str, image: str, check_namespace: str, kubeconfig: Path | None, sources: tuple[Path, ...], output: str
+    node: str,
+    image: str,
+    check_namespace: str,
+    kubeconfig: Path | None,
+    context: str,
+    sources: tuple[Path, ...],
+    output: str,
 ) -> None:
     if node and sources:
         raise click.UsageError("--node needs a cluster, and --from reads none")
-    reader = Reader(kubeconfig, sources)
+    reader = Reader(kubeconfig, context, sources)
 
     def run() -> int:
         if node:
-            checks = asyncio.run(check_node(kubeconfig, node, check_namespace, image))
+            checks = asyncio.run(check_node(kubeconfig, context, node, check_namespace, image))
             if output == "text":
                 print_lines(node_check_lines(checks))
             else:

@@ -1,11 +1,10 @@
-"""Common to the commands that look at a cluster: options, the snapshot, output formats, exit codes."""
+"""Common to the commands that look at a cluster: options, the snapshot, output formats."""
 
 import asyncio
 import json
 import os
 import shutil
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from imex_dra.api.views import NAMESPACES
-from imex_dra.base.errors import ImexError, Rejected
+from imex_dra.base.errors import Rejected
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.diagnose.bundle import is_bundle, unpack
 from imex_dra.diagnose.cluster import Cluster
@@ -25,11 +24,6 @@ from imex_dra.picture.display import can_draw
 from imex_dra.picture.text import Lines, plain
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-FINDINGS = 1
-COULD_NOT_RUN = 2
-INTERRUPTED = 130
-"""By Ctrl-C, as a shell says it. click would exit with 1, and that means findings."""
 
 _WIDTH = 100
 """Of text that does not go to a terminal."""
@@ -43,8 +37,15 @@ from_option = click.option(
     help="Read a bundle of imex collect instead of the cluster; or files or directories of objects, as"
     " `kubectl get -A -o yaml` writes them. May be repeated.",
 )
+context_option = click.option(
+    "--context", default="", metavar="NAME", help="Context of the kubeconfig. Default: the current one."
+)
 namespace_option = click.option(
-    "-n", "--namespace", default="", metavar="NAME", help="Namespace. Default: that of the current context."
+    "-n",
+    "--namespace",
+    default="",
+    metavar="NAME",
+    help="Namespace. Default: that of the context; with --from: all.",
 )
 output_option = click.option(
     "-o",
@@ -57,7 +58,7 @@ output_option = click.option(
 
 
 def reading_options(command: F) -> F:
-    for option in (output_option, from_option, kubeconfig_option):
+    for option in (output_option, from_option, context_option, kubeconfig_option):
         command = option(command)
     return command
 
@@ -65,46 +66,33 @@ def reading_options(command: F) -> F:
 class Reader:
     """Where a command reads from."""
 
-    def __init__(self, kubeconfig: Path | None, sources: tuple[Path, ...]) -> None:
+    def __init__(self, kubeconfig: Path | None, context: str, sources: tuple[Path, ...]) -> None:
         self._kubeconfig = kubeconfig
+        self._context = context
         self._sources = sources
 
     def namespace(self, given: str) -> str:
-        """The given one, or that of kubectl."""
+        """The given one, or that of kubectl. Empty, which means all, if files are read: these have no context."""
         if given or self._sources:
-            return given or "default"
-        return default_namespace(self._kubeconfig)
+            return given
+        return default_namespace(self._kubeconfig, self._context)
 
     async def snapshot(self, namespace: str = "") -> Snapshot:
-        if len(self._sources) == 1 and is_bundle(self._sources[0]):
-            return unpack(self._sources[0])
+        bundle = next(filter(is_bundle, self._sources), None)
+        if bundle and len(self._sources) > 1:
+            raise Rejected(f"{bundle} is an archive, which is read alone: leave out the other --from")
+        if bundle:
+            return unpack(bundle)
         if self._sources:
             return load_files(self._sources)
-        client = Client.connect("imex-cli", self._kubeconfig)
+        client = Client.connect("imex-cli", self._kubeconfig, self._context)
         try:
-            return await load_cluster(client, namespace or default_namespace(self._kubeconfig))
+            return await load_cluster(client, namespace or default_namespace(self._kubeconfig, self._context))
         finally:
             await client.close()
 
     def cluster(self, namespace: str = "") -> Cluster:
         return Cluster(asyncio.run(self.snapshot(namespace)))
-
-
-def or_exit(run: Callable[[], int]) -> None:
-    """Ends the program: with the returned code, with COULD_NOT_RUN, or INTERRUPTED."""
-    try:
-        sys.exit(run())
-    except ImexError as error:
-        click.echo(f"imex: {error}", err=True)
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
-        raise  # wrong usage, or a question answered with no: click has an exit code for each
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except Exception as error:
-        # Python would exit with 1, and that means findings.
-        traceback.print_exception(error)
-        click.echo("imex: this is a bug of imex; please report it with the lines above", err=True)
-    sys.exit(COULD_NOT_RUN)
 
 
 def check_namespace(cluster: Cluster, name: str) -> None:

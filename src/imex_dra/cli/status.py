@@ -2,25 +2,27 @@
 
 import asyncio
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from imex_dra.api.meta import Key
+from imex_dra.api.meta import Key, key_of
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
 from imex_dra.base.errors import ImexError, Rejected
+from imex_dra.cli.exitcodes import FINDINGS, or_exit
 from imex_dra.cli.reading import (
-    FINDINGS,
     Reader,
     check_namespace,
-    or_exit,
     print_lines,
     print_plain,
     reading_options,
     width,
 )
 from imex_dra.diagnose import report
+from imex_dra.diagnose.chain import check_read, subject_of
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.overview import Overview, Selection, model, overview
 from imex_dra.picture.display import can_draw, live_lines
@@ -82,21 +84,27 @@ def command(
     watch: bool,
     every: float,
     kubeconfig: Path | None,
+    context: str,
     sources: tuple[Path, ...],
     output: str,
 ) -> None:
     if watch and output != "text":
         raise click.UsageError(f"--watch draws, and has no -o {output}")
-    reader = Reader(kubeconfig, sources)
+    reader = Reader(kubeconfig, context, sources)
 
     def run() -> int:
-        selection = Selection(namespace, partition, _domain(reader, computedomain, namespace))
+        own = "" if "/" in computedomain or not computedomain else reader.namespace(namespace)
+
+        def select(cluster: Cluster) -> Selection:
+            check_namespace(cluster, namespace)
+            return Selection(namespace, _partition(cluster, partition), _domain(cluster, computedomain, own))
+
         if watch:
             with suppress(KeyboardInterrupt):
-                asyncio.run(_watch(reader, selection, every))
+                asyncio.run(_watch(reader, namespace, select, every))
             return 0
         cluster = reader.cluster(namespace)
-        _check(cluster, selection)
+        selection = select(cluster)
         found = overview(cluster, selection)
         if output == "text":
             print_lines(screen(cluster, selection, found, width(), _HEIGHT))
@@ -107,21 +115,22 @@ def command(
     or_exit(run)
 
 
-def _domain(reader: Reader, name: str, namespace: str) -> Key | None:
+def _domain(cluster: Cluster, name: str, namespace: str) -> Key | None:
+    """Raises Rejected if it does not exist."""
     if not name:
         return None
     before, slash, after = name.partition("/")
-    return Key(before, after) if slash else Key(reader.namespace(namespace), name)
+    found = subject_of(cluster, "computedomain", Key(before, after) if slash else Key(namespace, name)).domain
+    return key_of(found) if found else None
 
 
-def _check(cluster: Cluster, selection: Selection) -> None:
-    """Raises Rejected if what was asked for does not exist."""
-    check_namespace(cluster, selection.namespace)
-    if selection.partition and not selection.partitions(cluster):
+def _partition(cluster: Cluster, name: str) -> str:
+    """Raises Rejected if it does not exist."""
+    if name and not Selection(partition=name).partitions(cluster):
+        check_read(cluster, NVLINK_PARTITIONS.plural, f"NVLinkPartition or rack {name}")
         known = ", ".join(sorted(map(cluster.rack, cluster.fabric_nodes))) or "none"
-        raise Rejected(f"there is no NVLinkPartition or rack {selection.partition}; known racks: {known}")
-    if selection.domain is not None and selection.domain not in cluster.domains:
-        raise Rejected(f"there is no ComputeDomain {selection.domain}")
+        raise Rejected(f"there is no NVLinkPartition or rack {name}; known racks: {known}")
+    return name
 
 
 def screen(cluster: Cluster, selection: Selection, found: Overview, columns: int, height: int) -> Lines:
@@ -137,17 +146,17 @@ def screen(cluster: Cluster, selection: Selection, found: Overview, columns: int
     )
 
 
-async def _watch(reader: Reader, selection: Selection, every: float) -> NoReturn:
+async def _watch(reader: Reader, namespace: str, select: Callable[[Cluster], Selection], every: float) -> NoReturn:
     """Redraws until it is interrupted. A read that fails is shown, and tried again."""
     if not can_draw(sys.stdout):
         raise Rejected("--watch needs a terminal, and the package rich")
-    shown: list[tuple[Cluster, Overview]] = []
+    shown: list[tuple[Cluster, Selection, Overview]] = []
     problem = ""
 
     def lines(columns: int, height: int, tick: int) -> Lines:
         if not shown:
             return (line((problem or "reading the cluster", "warn" if problem else "dim")),)
-        cluster, found = shown[-1]
+        cluster, selection, found = shown[-1]
         below = (line(), *report.overview_lines(found, columns), report.last_line(found.findings))
         if problem:
             below = (line((problem, "bad")), *below)
@@ -158,9 +167,9 @@ async def _watch(reader: Reader, selection: Selection, every: float) -> NoReturn
     async with live_lines(lines, sys.stdout):
         while True:
             try:
-                cluster = Cluster(await reader.snapshot(selection.namespace))
-                _check(cluster, selection)
-                shown[:] = [(cluster, overview(cluster, selection))]
+                cluster = Cluster(await reader.snapshot(namespace))
+                selection = select(cluster)
+                shown[:] = [(cluster, selection, overview(cluster, selection))]
                 problem = ""
             except ImexError as error:
                 problem = str(error)

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import click
 
+from imex_dra.cli.exitcodes import FINDINGS, or_exit
 from imex_dra.cli.reading import (
-    FINDINGS,
     Reader,
     check_namespace,
     namespace_option,
-    or_exit,
     print_lines,
     print_plain,
     reading_options,
@@ -29,9 +28,10 @@ from imex_dra.diagnose.verification import scope_of, verify
     there, and the same on every node; the IMEX daemons reach each other; each workload has a ComputeDomain of its
     own; no job needs more nodes than a partition has; no pod asks for channels in the old way.
 
-    KIND/NAME verifies one pod, computedomain, node or workload, such as mpijob/train. Each finding has an id,
-    which --explain describes, and a next step. A check is marked with a dot if something is not there yet, and
-    with a question mark if you may not read its objects.
+    The first line says what was verified: the namespace of your context, or of -n; everything with -A, and with
+    --from without -n; or KIND/NAME, one pod, claim, computedomain, node or workload, such as mpijob/train. Each
+    finding has an id, which --explain describes, and a next step. A check is marked with a dot if something is not
+    there yet, and with a question mark if you may not read its objects.
 
     \b
     Exit codes:
@@ -44,6 +44,7 @@ from imex_dra.diagnose.verification import scope_of, verify
       imex verify
       imex verify -n team-a mpijob/train
       imex verify -A -o json
+      imex verify --from bundle.tar.gz
       imex verify --explain IMEX402""",
 )
 @click.argument("subject", metavar="[KIND/NAME]", required=False, default="")
@@ -67,19 +68,20 @@ def command(
     all_namespaces: bool,
     strict: bool,
     kubeconfig: Path | None,
+    context: str,
     sources: tuple[Path, ...],
     output: str,
 ) -> None:
     kind, slash, name = subject.partition("/")
     if subject and not (kind and slash and name):
         raise click.UsageError("give a kind and a name, as in: pod/worker-0")
-    reader = Reader(kubeconfig, sources)
+    reader = Reader(kubeconfig, context, sources)
 
     def run() -> int:
         own = "" if all_namespaces else reader.namespace(namespace)
         cluster = reader.cluster(own)
         check_namespace(cluster, own)
-        found = verify(cluster, scope_of(cluster, own, kind, name), own)
+        found = verify(cluster, scope_of(cluster, own, kind, name), own, subject)
         if output == "text":
             print_lines(report.verification_lines(found, width()))
         else:

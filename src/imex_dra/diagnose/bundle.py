@@ -67,7 +67,7 @@ def unpack(path: Path) -> Snapshot:
         raise Unreadable(f"{path}: the archive is no bundle of imex collect: it has no {error.args[0]}") from error
     except (OSError, tarfile.TarError, ValueError, EOFError) as error:
         raise Unreadable(f"{path}: the bundle cannot be read: {error}") from error
-    return Snapshot(objects, contents.missing, contents.taken_at, contents.kubernetes)
+    return Snapshot(objects, contents.missing, contents.taken_at, contents.kubernetes).well_formed()
 
 
 def _read(tar: tarfile.TarFile) -> Iterable[tuple[str, bytes]]:

@@ -5,14 +5,16 @@ the fabric comes before the daemon, because nvidia-imex cannot be READY without 
 concerns it has found an error; so `imex explain` never says anything else than `imex verify`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from imex_dra.api.meta import Key, key_of
+from imex_dra.api.computedomain import COMPUTE_DOMAINS
+from imex_dra.api.meta import Key, Resource, key_of
+from imex_dra.api.views import NODES, PODS, RESOURCE_CLAIMS
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.cluster import Cluster, domain_uids, is_channel_claim
 from imex_dra.diagnose.facts import FACTS, Subject, is_unfinished
@@ -22,6 +24,24 @@ from imex_dra.diagnose.scheduling import PartitionFit, fits
 from imex_dra.diagnose.scope import of_domain, of_nodes, of_pods
 from imex_dra.lint.findings import Severity
 from imex_dra.lint.manifests import nearest
+
+KINDS: dict[str, Resource[Any]] = {
+    "pod": PODS, "pods": PODS, "po": PODS,
+    "claim": RESOURCE_CLAIMS, "claims": RESOURCE_CLAIMS,
+    "resourceclaim": RESOURCE_CLAIMS, "resourceclaims": RESOURCE_CLAIMS,
+    "computedomain": COMPUTE_DOMAINS, "computedomains": COMPUTE_DOMAINS,
+    "node": NODES, "nodes": NODES, "no": NODES,
+}  # fmt: skip
+"""As kubectl names them."""
+NAMES = ("pod", "claim", "computedomain", "node")
+
+
+def unknown_kind(word: str, others: Iterable[str] = ()) -> str:
+    """`others` are kinds of workloads."""
+    names = [*NAMES, *sorted(others)]
+    near = nearest(word.lower(), names)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"unknown kind {word}; known kinds: {', '.join(names)}{hint}"
 
 
 class State(StrEnum):
@@ -57,15 +77,48 @@ class Explanation(Struct, frozen=True, rename="camel"):
 
 
 def explain(cluster: Cluster, kind: str, key: Key) -> Explanation:
-    """Raises Rejected if there is no such object."""
-    subjects = {"pod": _pod, "claim": _claim, "computedomain": _domain, "node": _node}
-    return _explanation(cluster, subjects[kind](cluster, key))
+    """`kind` is a key of KINDS. Raises Rejected if there is no such object, or if it cannot be read."""
+    return _explanation(cluster, subject_of(cluster, kind, key))
+
+
+def subject_of(cluster: Cluster, kind: str, key: Key) -> Subject:
+    """Without a namespace: in the only one that has the name. Raises Rejected."""
+    resource = KINDS[kind]
+    if resource is NODES:
+        return _node(cluster, key.name)
+    objects: Mapping[Key, object]
+    subject: Callable[[Cluster, Key], Subject]
+    if resource is PODS:
+        objects, subject = cluster.pods_by_key, _pod
+    elif resource is RESOURCE_CLAIMS:
+        objects, subject = cluster.claims, _claim
+    else:
+        objects, subject = cluster.domains, _domain
+    what = f"{resource.kind} {key}"
+    if not key.namespace:
+        key = Key(only_namespace(what, [one.namespace for one in objects if one.name == key.name]), key.name)
+    if key not in objects:
+        check_read(cluster, resource.plural, what, key.namespace)
+        raise Rejected(_unknown(resource.kind, key, objects))
+    return subject(cluster, key)
+
+
+def only_namespace(what: str, namespaces: Iterable[str]) -> str:
+    """Empty if there is none. Raises Rejected if there are several."""
+    found = sorted(set(namespaces))
+    if len(found) > 1:
+        raise Rejected(f"{what} is in the namespaces {', '.join(found)}: choose one with -n")
+    return found[0] if found else ""
+
+
+def check_read(cluster: Cluster, plural: str, what: str, namespace: str = "") -> None:
+    """Raises Rejected if objects of the kind could not be read: then there may be one of this name."""
+    if why := cluster.snapshot.why_missing(plural, namespace):
+        raise Rejected(f"{what} cannot be looked up: {why}")
 
 
 def _pod(cluster: Cluster, key: Key) -> Subject:
-    pod = cluster.pods_by_key.get(key)
-    if pod is None:
-        raise Rejected(_unknown("pod", key, cluster.pods_by_key))
+    pod = cluster.pods_by_key[key]
     channel = cluster.channel_claims(pod)
     domains = [found for claim in channel if (found := cluster.domain_of(pod, claim))]
     return Subject(
@@ -82,9 +135,7 @@ def _pod(cluster: Cluster, key: Key) -> Subject:
 
 
 def _claim(cluster: Cluster, key: Key) -> Subject:
-    claim = cluster.claims.get(key)
-    if claim is None:
-        raise Rejected(_unknown("ResourceClaim", key, cluster.claims))
+    claim = cluster.claims[key]
     if not is_channel_claim(claim):
         raise Rejected(f"ResourceClaim {key} claims no IMEX channel")
     users = {*claim.pods, *(owner.name for owner in claim.metadata.owner_references if owner.kind == "Pod")}
@@ -98,9 +149,7 @@ def _claim(cluster: Cluster, key: Key) -> Subject:
 
 
 def _domain(cluster: Cluster, key: Key) -> Subject:
-    domain = cluster.domains.get(key)
-    if domain is None:
-        raise Rejected(_unknown("ComputeDomain", key, cluster.domains))
+    domain = cluster.domains[key]
     uid = domain.metadata.uid
     claims = [claim for claim in cluster.claims.values() if uid in domain_uids(claim)]
     nodes = sorted({node for claim in claims for node in claim.nodes})
@@ -110,16 +159,17 @@ def _domain(cluster: Cluster, key: Key) -> Subject:
     )
 
 
-def _node(cluster: Cluster, key: Key) -> Subject:
-    if key.name not in {*cluster.nodes, *cluster.nvlink_nodes}:
-        raise Rejected(_unknown("Node", Key("", key.name), [Key("", name) for name in cluster.nodes]))
-    claims = cluster.claims_on.get(key.name, [])
+def _node(cluster: Cluster, name: str) -> Subject:
+    if name not in {*cluster.nodes, *cluster.nvlink_nodes}:
+        check_read(cluster, NODES.plural, f"Node {name}")
+        raise Rejected(_unknown("Node", Key("", name), [Key("", one) for one in cluster.nodes]))
+    claims = cluster.claims_on.get(name, [])
     links = (Link.DRIVER, Link.PARTITION, Link.FABRIC, Link.DAEMON, Link.CHANNEL)
-    return Subject(f"Node {key.name}", of_nodes(cluster, [key.name]), claims=claims, nodes=[key.name], links=links)
+    return Subject(f"Node {name}", of_nodes(cluster, [name]), claims=claims, nodes=[name], links=links)
 
 
 def _unknown(kind: str, key: Key, known: Iterable[Key]) -> str:
-    names = [one.name for one in known if one.namespace == key.namespace]
+    names = [one.name for one in known if key.namespace in ("", one.namespace)]
     elsewhere = sorted(one.namespace for one in known if one.name == key.name)
     hint = f"; namespace {elsewhere[0]} has one" if elsewhere else ""
     if not hint and (near := nearest(key.name, names)):

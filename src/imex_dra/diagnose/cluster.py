@@ -244,8 +244,10 @@ class Cluster:
         owner = pod.controller
         if owner is None:
             return Owner("Pod", pod.namespace, pod.name)
-        while owner in self._owners:
+        seen = {owner}
+        while owner in self._owners and self._owners[owner] not in seen:
             owner = self._owners[owner]
+            seen.add(owner)
         return owner
 
     def events(self, kind: str, namespace: str, name: str, uid: str = "") -> list[Plain]:

@@ -5,7 +5,7 @@ objects of that namespace. Only if no kind at all can be read, reading fails.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,19 @@ async def _list(client: Client, resource: Resource[Any], namespace: str) -> tupl
     return tuple(found)
 
 
-def load_files(paths: Iterable[Path]) -> Snapshot:
-    """Of YAML or JSON files, or directories of them, such as `kubectl get -o yaml` writes."""
-    sources = [read_source(str(file), _text(file)) for path in paths for file in _files(path)]
-    return from_objects(obj.value.plain() for obj in load(sources).objects)
+def load_files(paths: Sequence[Path]) -> Snapshot:
+    """Of YAML or JSON files, or directories of them, such as `kubectl get -o yaml` writes. Raises Unreadable."""
+    objects: list[Plain] = []
+    for path in paths:
+        found = load(read_source(str(file), _text(file)) for file in _files(path)).objects
+        if not found:
+            raise Unreadable(f"{path} has no Kubernetes object, and is no bundle of imex collect")
+        objects += [obj.value.plain() for obj in found]
+    snapshot = from_objects(objects)
+    if not snapshot.objects:
+        kinds = ", ".join(resource.plural for resource in KINDS)
+        raise Unreadable(f"{', '.join(map(str, paths))}: no object is of a kind that is read: {kinds}")
+    return snapshot
 
 
 def _files(path: Path) -> Iterator[Path]:

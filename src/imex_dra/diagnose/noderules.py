@@ -13,7 +13,7 @@ from imex_dra.api.nvlinkpartition import (
     NVLINK_PARTITIONS,
     MemberState,
 )
-from imex_dra.api.reasons import CHECK_CONTROLLER
+from imex_dra.api.reasons import CHECK_CONTROLLER, Reason
 from imex_dra.api.views import NODES, RESOURCE_SLICES
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.rule import Link, Problem, about_node, rule
@@ -54,6 +54,8 @@ def obstacle(cluster: Cluster, node: str) -> str:
     if member is not None and member.state in (MemberState.UNKNOWN, MemberState.SUSPENDED):
         return "IMEX305"
     ready = find_condition(status.conditions, READY)
+    if ready and ready.status == "False" and ready.reason == Reason.OTHER_DRIVER_PRESENT:
+        return "IMEX203"  # of the cluster, not of each node
     if ready and ready.status == "False":
         return "IMEX307"
     if cluster.has(RESOURCE_SLICES.plural) and not cluster.devices.get(node):
@@ -192,7 +194,8 @@ def not_a_member(cluster: Cluster) -> Iterator[Problem]:
     why="""nvidia-imex of the node does not run, or waits for something. Pods on the node cannot import memory,
     and a claim is prepared only when the daemon is READY. The condition Ready of the NVLinkNode has the cause.""",
     finds="""the IMEX daemon of node r0-n01 is UNAVAILABLE, not READY: the supervisor of nvidia-imex does not run
-    on this node: check the pod of the IMEX daemon there""",
+    on this node: look at the pod of the IMEX daemon there (kubectl describe), which may wait for Secret
+    imex-daemon-tls or its image, or be gone while the GPU driver is replaced""",
 )
 def daemon_not_ready(cluster: Cluster) -> Iterator[Problem]:
     for node, report, cause, step in _reports_with(cluster, "IMEX306"):

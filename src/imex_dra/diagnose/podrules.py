@@ -13,7 +13,7 @@ from imex_dra.diagnose.cluster import Cluster, domain_uids, event_text, name_of
 from imex_dra.diagnose.noderules import CHECK_NODE_PROGRAM, obstacle
 from imex_dra.diagnose.pods import ClusterPod
 from imex_dra.diagnose.rule import Link, Problem, about_pod, rule
-from imex_dra.diagnose.scheduling import fits, lack
+from imex_dra.diagnose.scheduling import NO_PODS, PartitionFit, fits, lack
 from imex_dra.diagnose.sentences import cause_and_step
 from imex_dra.lint.findings import Severity
 from imex_dra.lint.pods import Claim
@@ -23,8 +23,10 @@ _KUBELET = re.compile(
     r"Failed to prepare dynamic resources: (prepare dynamic resources: )?(.* ResourceClaim \S+: )?"
 )
 """What the kubelet writes before the driver's sentence."""
-_NO_ANSWER = ("rpc error: code = Unavailable", "is not registered")
-"""In what the kubelet says of a driver that has just ended, or never ran."""
+_NO_ANSWER = ("rpc error: code = Unavailable", "rpc error: code = DeadlineExceeded", "is not registered")
+"""In what the kubelet says of a driver that has just ended, hangs, or never ran."""
+_INJECTION, _UNRESOLVABLE = "CDI device injection failed: ", "unresolvable CDI devices"
+"""In what a container runtime says."""
 
 
 def _claims(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim, ResourceClaim]]:
@@ -58,7 +60,17 @@ def unschedulable(cluster: Cluster) -> Iterator[Problem]:
         any_fits = any(fit.fit for fit in partitions)
         head = "the scheduler finds no node, although some seem to fit" if any_fits else "no node fits"
         message = f"{head}: {'; '.join(map(str, partitions)) or 'the cluster has no NVLink node'}"
-        yield about_pod(pod, message, "free nodes, or change what the pod requires", said)
+        yield about_pod(pod, message, _where_to(cluster, pod, partitions), said)
+
+
+def _where_to(cluster: Cluster, pod: ClusterPod, partitions: list[PartitionFit]) -> str:
+    lacking = {cause for fit in partitions for cause in fit.lacking}
+    made = [cluster.claim_of(pod, claim) for claim in cluster.channel_claims(pod)]
+    if NO_PODS in lacking:
+        return "give the pod the labels that its pod affinity selects (IMEX142)"
+    if any(claim and claim.nodes for claim in made):
+        return "pods on several nodes each need a claim of their own: use resourceClaimTemplateName (IMEX109)"
+    return "free nodes, or change what the pod requires"
 
 
 def _without_claim(cluster: Cluster, pod: ClusterPod) -> bool:
@@ -114,8 +126,9 @@ def _free(cluster: Cluster, partition: str, nodes: list[str], pods: list[Cluster
 def _usable(cluster: Cluster, pod: ClusterPod, pods: list[ClusterPod], node: str) -> bool:
     """Free for the job, or used by it."""
     cause = lack(cluster, pod, node)
-    # Where the pods of the job are now says nothing about another partition, in which they could all be.
-    elsewhere = cause.startswith("outside of")
+    # Where the pods of the job are now says nothing about another partition, in which they could all be. And that
+    # an affinity selects no pod at all is no lack of nodes.
+    elsewhere = cause.startswith("outside of") or cause == NO_PODS
     return not cause or elsewhere or any(other.node == node for other in pods)
 
 
@@ -135,15 +148,26 @@ def _one_per_node(pod: ClusterPod) -> bool:
     Severity.ERROR,
     Link.CLAIM,
     "The claim of a pod is not reserved for it",
-    why="""A claim that works is `allocated,reserved`. This one is allocated, but the pod that uses it is not
-    among those for which it is reserved, so that the kubelet does not start the pod.""",
+    why="""A claim that works is `allocated,reserved`. The scheduler allocates the claims of a pod, and reserves
+    them for it, before it puts the pod on a node. Here the pod is on a node, and its claim is not reserved for
+    it, so that the kubelet does not start the pod. Usually somebody set spec.nodeName of the pod, and the
+    scheduler has never seen it; nodeSelector with kubernetes.io/hostname selects a node, too. Or the claim is
+    shared, and 256 pods use it already.""",
     finds="claim team/worker-0-imex is allocated, but not reserved for the pod",
 )
 def not_reserved(cluster: Cluster) -> Iterator[Problem]:
     for pod, _, claim in _claims(cluster):
-        if claim.status.allocation and pod.node and pod.phase == "Pending" and pod.name not in claim.pods:
+        if not pod.node or pod.phase != "Pending" or pod.name in claim.pods:
+            continue
+        said = _events(cluster, pod, _PREPARE_FAILED)
+        evidence = said[-1] if said else ""
+        if claim.status.allocation:
             message = f"claim {name_of(claim)} is allocated, but not reserved for the pod"
-            yield about_pod(pod, message, "delete the pod, so that it is created again", "", *claim.nodes)
+            step = "delete the pod, and create it without spec.nodeName"
+        else:
+            message = f"claim {name_of(claim)} is not allocated, although the pod is on {pod.node}"
+            step = "create the pod without spec.nodeName: only the scheduler allocates claims"
+        yield about_pod(pod, message, step, evidence, pod.node, *claim.nodes)
 
 
 @rule(
@@ -157,14 +181,14 @@ def not_reserved(cluster: Cluster) -> Iterator[Problem]:
 )
 def not_prepared(cluster: Cluster) -> Iterator[Problem]:
     for pod, _, claim in _claims(cluster):
-        node = next(iter(claim.nodes), "")
-        if pod.phase != "Pending" or not pod.node or not node or obstacle(cluster, node) not in ("", "IMEX308"):
+        node = pod.node
+        if pod.phase != "Pending" or not node or obstacle(cluster, node) not in ("", "IMEX308"):
             continue
         if claim.metadata.uid in _prepared(cluster, node) or _domain_gone(cluster, claim):
             continue
-        failed = [e for e in cluster.events("Pod", *_names(pod), pod.uid) if e.get("reason") == _PREPARE_FAILED]
-        if failed:
-            said = event_text(failed[-1])
+        # Without a reservation the kubelet does not ask the driver.
+        if pod.name in claim.pods and (failed := _events(cluster, pod, _PREPARE_FAILED)):
+            said = failed[-1]
             head = f"claim {name_of(claim)} is not prepared on {node}"
             if any(sign in said for sign in _NO_ANSWER):
                 message = f"{head}: imex node does not answer the kubelet"
@@ -174,8 +198,10 @@ def not_prepared(cluster: Cluster) -> Iterator[Problem]:
                 yield about_pod(pod, f"{head}: {cause}", step, f"Event {_PREPARE_FAILED} of the pod", node)
 
 
-def _names(pod: ClusterPod) -> tuple[str, str]:
-    return pod.namespace, pod.name
+def _events(cluster: Cluster, pod: ClusterPod, reason: str) -> list[str]:
+    """What events of the pod with this reason say, the newest last."""
+    found = cluster.events("Pod", pod.namespace, pod.name, pod.uid)
+    return [event_text(event) for event in found if event.get("reason") == reason]
 
 
 def _prepared(cluster: Cluster, node: str) -> tuple[str, ...]:
@@ -208,10 +234,33 @@ def _domain_gone(cluster: Cluster, claim: ResourceClaim) -> str:
     return next((uid for uid in domain_uids(claim) if known and uid not in cluster.domains_by_uid), "")
 
 
+@rule(
+    "IMEX415",
+    Severity.ERROR,
+    Link.CHANNEL,
+    "The container runtime does not find the device of a claim",
+    why="""imex node writes a CDI spec for each claim, and the kubelet names it to the container runtime. Here the
+    runtime has CDI, but has not found the spec, so that it does not create the container: it reads other
+    directories than the one that imex node writes to (kubelet.cdiDirectory of the chart). A runtime in which CDI
+    is turned off says nothing, and creates the container without the channel (IMEX213).""",
+    finds="""container main is not created on r0-n00: CDI device injection failed: unresolvable CDI devices
+    imex-dra.io/channel=uid-worker-0-imex""",
+)
+def device_not_found(cluster: Cluster) -> Iterator[Problem]:
+    for pod in cluster.claiming:
+        for container, said in pod.waiting.items():
+            if _UNRESOLVABLE in said:
+                _, separator, cause = said.partition(_INJECTION)
+                message = f"container {container} is not created on {pod.node}: {separator}{cause or said}"
+                step = "let cdi_spec_dirs of the container runtime have the directory of the CDI specs"
+                yield about_pod(pod, message, step, f"state of container {container}", pod.node)
+
+
 RULES = (
     unschedulable,
     too_large,
     not_reserved,
     not_prepared,
     domain_gone,
+    device_not_found,
 )

@@ -107,6 +107,16 @@ class ClusterPod:
         return ""
 
     @property
+    def waiting(self) -> dict[str, str]:
+        """Containers that do not start, and what the kubelet says about each."""
+        statuses = self.value.at("status.containerStatuses").elements()
+        return {
+            status["name"].text: status.at("state.waiting.message").text
+            for status in (*self.value.at("status.initContainerStatuses").elements(), *statuses)
+            if status.at("state.waiting.message").text
+        }
+
+    @property
     def controller(self) -> Owner | None:
         """The object that created the pod; see `Cluster.workload` for the one that a user created."""
         for owner in self.value.at("metadata.ownerReferences").elements():

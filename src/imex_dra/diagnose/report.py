@@ -7,12 +7,14 @@ from imex_dra.diagnose.chain import Explanation, LinkReport, State
 from imex_dra.diagnose.overview import Overview, PartitionStatus
 from imex_dra.diagnose.retirement import Retirement, Step, StepState
 from imex_dra.diagnose.rule import Finding
-from imex_dra.diagnose.verification import CheckResult, Verdict, Verification
+from imex_dra.diagnose.verification import CheckResult, Verdict, Verification, Verified
 from imex_dra.lint.findings import Severity
 from imex_dra.picture.text import Line, Lines, line
 
 STYLES = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "label"}
 _MIN_WIDTH = 40
+_MAX_NAMESPACES = 8
+"""That a line names."""
 
 
 def finding_lines(finding: Finding, width: int) -> Lines:
@@ -157,12 +159,28 @@ _VERDICTS = {
 
 def verification_lines(verification: Verification, width: int) -> Lines:
     return (
+        *((line((scope_sentence(verification.scope), "title")),) if verification.scope else ()),
         *(_check_line(check) for check in verification.checks),
         line(),
         *findings_lines(verification.findings, width),
         *missing_lines(verification.missing, width),
         last_line(verification.findings),
     )
+
+
+def scope_sentence(scope: Verified) -> str:
+    """What was verified."""
+    named = ", ".join(scope.namespaces[:_MAX_NAMESPACES])
+    others = len(scope.namespaces) - _MAX_NAMESPACES
+    more = f" and {others} more" if others > 0 else ""
+    where = f" ({named}{more})" if named and scope.subject != f"namespace {named}" else ""
+    pods = _number(scope.pods, "pod") + (f" ({scope.claiming_pods} with a channel claim)" if scope.pods else "")
+    domains, nodes = _number(scope.compute_domains, "ComputeDomain"), _number(scope.nodes, "node")
+    return f"{scope.subject}{where}: {pods}, {domains}, {nodes}"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _check_line(check: CheckResult) -> Line:

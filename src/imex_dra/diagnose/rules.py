@@ -19,15 +19,20 @@ from imex_dra.diagnose.rule import Finding, Link, Problem, Rule
 from imex_dra.diagnose.scope import EVERYTHING, Scope
 from imex_dra.lint.findings import Severity
 
-RULES: tuple[Rule, ...] = (
-    *specrules.RULES,
-    *clusterrules.RULES,
-    *setuprules.RULES,
-    *noderules.RULES,
-    *partitionrules.RULES,
-    *daemonrules.RULES,
-    *podrules.RULES,
-    *domainrules.RULES,
+RULES: tuple[Rule, ...] = tuple(
+    sorted(
+        (
+            *specrules.RULES,
+            *clusterrules.RULES,
+            *setuprules.RULES,
+            *noderules.RULES,
+            *partitionrules.RULES,
+            *daemonrules.RULES,
+            *podrules.RULES,
+            *domainrules.RULES,
+        ),
+        key=lambda rule: rule.id,
+    )
 )
 """In the order of their ids. An id is fixed for ever, and has the same meaning as in `lint`."""
 

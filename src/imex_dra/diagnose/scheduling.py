@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from imex_dra.api.names import CLIQUE_LABEL
+from imex_dra.api.reasons import listed
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.noderules import obstacle
 from imex_dra.diagnose.pods import ClusterPod
@@ -23,6 +24,10 @@ from imex_dra.picture.snapshot import is_ready
 _QUANTITY = re.compile(r"([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)([numkMGTPE]?i?)")
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{unit.upper()}i": 1024.0**power for power, unit in enumerate("kmgtpe", 1)}
+
+
+NO_PODS = "without the pods that its affinity requires"
+"""Nowhere in the cluster is a pod that its affinity selects, and it does not select the pod itself either."""
 
 
 class PartitionFit(Struct, frozen=True, rename="camel"):
@@ -133,7 +138,13 @@ def _matches(expression: Plain, labels: Mapping[str, str]) -> bool:
 
 
 def _devices(cluster: Cluster, pod: ClusterPod, node: str) -> str:
-    claims = len(cluster.channel_claims(pod))
+    made = [cluster.claim_of(pod, claim) for claim in cluster.channel_claims(pod)]
+    # A claim that pods share is allocated once, and keeps all of them on its node.
+    allocated = [claim for claim in made if claim and claim.nodes]
+    for claim in allocated:
+        if node not in claim.nodes:
+            return f"without claim {claim.metadata.name}, which is allocated on {listed(sorted(claim.nodes))}"
+    claims = len(made) - len(allocated)
     if not claims:
         return ""
     published, used = cluster.devices.get(node, 0), len(cluster.claims_on.get(node, ()))
@@ -190,7 +201,7 @@ def _affinity(cluster: Cluster, pod: ClusterPod, node: Plain) -> str:
             if wanted and places and here not in places:
                 return _elsewhere(cluster, key, places)
             if wanted and not places and not _selects(pod, pod, term):
-                return "without the pods that its affinity requires"
+                return NO_PODS
             if not wanted and here is not None and here in places:
                 return "with a pod that its anti-affinity excludes"
     return ""

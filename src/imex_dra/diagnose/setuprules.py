@@ -111,7 +111,8 @@ def runtime_without_cdi(cluster: Cluster) -> Iterator[Problem]:
     Link.DRIVER,
     "A container runtime may have CDI turned off",
     why="""containerd 1.7 supports CDI, but it is turned off unless its configuration has enable_cdi = true.
-    Which it is cannot be seen from outside. containerd 2.0 and later have it turned on.""",
+    Which it is cannot be seen from outside: with CDI turned off the containers of a pod start, without the
+    channel. containerd 2.0 and later have it turned on.""",
     finds="the container runtime of r0-n01 is containerd 1.7, in which CDI is turned off by default",
 )
 def cdi_turned_off(cluster: Cluster) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ a rule asks `has` before it takes an empty list for an answer.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
@@ -23,6 +23,7 @@ from imex_dra.api.views import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from imex_dra.diagnose.shapes import malformed
 
 Plain = dict[str, Any]
 
@@ -90,8 +91,25 @@ class Snapshot:
 
     def has(self, plural: str, namespace: str = "") -> bool:
         """Whether all objects of the kind were read, or all of the namespace."""
-        missing = [one for one in self.missing if one.plural == plural and not (namespace == one.namespace != "")]
-        return plural in self.objects and not missing
+        return not self.why_missing(plural, namespace)
+
+    def why_missing(self, plural: str, namespace: str = "") -> str:
+        """Why not all objects of the kind, or of the namespace, are there; empty if they are."""
+        for one in self.missing:
+            if one.plural == plural and not (namespace == one.namespace != ""):
+                return one.why
+        return "" if plural in self.objects else f"{plural} were not collected"
+
+    def well_formed(self) -> "Snapshot":
+        """Without objects of files whose values have types that no API server would return."""
+        objects, missing = dict(self.objects), list(self.missing)
+        for plural, found in self.objects.items():
+            wrong = {id(obj): why for obj in found if (why := malformed(BY_PLURAL[plural], obj))}
+            if wrong:
+                objects[plural] = tuple(obj for obj in found if id(obj) not in wrong)
+                why = next(iter(wrong.values()))
+                missing.append(Missing(plural, f"{len(wrong)} of {len(found)} {plural} cannot be read: {why}"))
+        return replace(self, objects=objects, missing=tuple(missing))
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -123,12 +141,14 @@ def from_objects(objects: Iterable[Plain], *, complete: bool = False) -> Snapsho
         {plural: tuple(found) for plural, found in by_plural.items()}
         | (dict.fromkeys(absent, ()) if complete else {}),
         () if complete else tuple(Missing(plural, f"the files contain no {plural}") for plural in absent),
-    )
+    ).well_formed()
 
 
 def trimmed(obj: Plain) -> Plain:
     """Without what tools wrote into the metadata: it is half of an object, and repeats the rest."""
-    metadata = {key: value for key, value in (obj.get("metadata") or {}).items() if key != "managedFields"}
+    if not isinstance(obj.get("metadata"), dict):
+        return obj  # malformed
+    metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
     annotations = metadata.get("annotations")
     if isinstance(annotations, dict):
         last_applied = "kubectl.kubernetes.io/last-applied-configuration"

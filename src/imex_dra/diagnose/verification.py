@@ -14,14 +14,18 @@ from msgspec import Struct
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import Key
+from imex_dra.api.views import PODS
 from imex_dra.base.errors import Rejected
+from imex_dra.diagnose.chain import KINDS, check_read, only_namespace, subject_of, unknown_kind
 from imex_dra.diagnose.cluster import Cluster, is_channel_claim
 from imex_dra.diagnose.facts import claim_state
 from imex_dra.diagnose.pods import ClusterPod
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.rules import diagnose
-from imex_dra.diagnose.scope import EVERYTHING, Scope, of_domain, of_namespace, of_nodes, of_pods
+from imex_dra.diagnose.scope import EVERYTHING, Scope, of_namespace, of_pods
 from imex_dra.lint.findings import Severity
+from imex_dra.lint.manifests import nearest
+from imex_dra.lint.workloads import PLACES
 
 
 class Verdict(StrEnum):
@@ -115,7 +119,7 @@ CHECKS = (
     Check("the IMEX daemons reach each other", ("IMEX310",), ("nvlinknodes", "nvlinkpartitions")),
     Check(
         "the channel is present, and the same on every node",
-        ("IMEX404", "IMEX408", "IMEX414"),
+        ("IMEX404", "IMEX408", "IMEX414", "IMEX415"),
         ("pods", "resourceclaims", "nvlinknodes", "nvlinkpartitions", "events"),
     ),
     Check(
@@ -139,21 +143,46 @@ class CheckResult(Struct, frozen=True):
     count: str
 
 
+class Verified(Struct, frozen=True, rename="camel"):
+    """What the checks are about, so that nobody takes a part for the whole."""
+
+    subject: str
+    namespaces: tuple[str, ...]
+    """Of its pods and ComputeDomains."""
+    pods: int
+    claiming_pods: int
+    compute_domains: int
+    nodes: int
+
+
 class Verification(Struct, frozen=True):
     checks: tuple[CheckResult, ...]
     findings: tuple[Finding, ...]
     missing: tuple[str, ...]
+    scope: Verified | None = None
+    """Of a preflight, which is about the cluster: none."""
 
     def plain(self) -> dict[str, Any]:
         found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        scope = found.pop("scope")
+        return {"scope": scope, **found} if scope else found
 
 
-def verify(cluster: Cluster, scope: Scope, namespace: str = "") -> Verification:
-    """With a namespace, its objects are enough."""
+def verify(cluster: Cluster, scope: Scope, namespace: str = "", subject: str = "") -> Verification:
+    """With a namespace, its objects are enough. `subject` is what the reader named: kind/name, or nothing."""
     findings = diagnose(cluster, scope)
     results = tuple(_result(cluster, scope, check, findings, namespace) for check in CHECKS)
-    return Verification(results, tuple(findings), cluster.snapshot.sentences)
+    about = subject or (f"namespace {namespace}" if namespace else "all namespaces")
+    return Verification(results, tuple(findings), cluster.snapshot.sentences, _verified(cluster, scope, about))
+
+
+def _verified(cluster: Cluster, scope: Scope, subject: str) -> Verified:
+    pods = [pod.key for pod in cluster.pods if scope.everything or pod.key in scope.pods]
+    domains = [key for key in cluster.domains if scope.everything or key in scope.domains]
+    claiming = {pod.key for pod in cluster.claiming}.intersection(pods)
+    nodes = cluster.nvlink_nodes if scope.everything else scope.nodes
+    namespaces = tuple(sorted({key.namespace for key in (*pods, *domains)}))
+    return Verified(subject, namespaces, len(pods), len(claiming), len(domains), len(nodes))
 
 
 def preflight(cluster: Cluster) -> Verification:
@@ -190,24 +219,28 @@ def scope_of(cluster: Cluster, namespace: str, kind: str = "", name: str = "") -
     if not kind:
         return of_namespace(cluster, namespace) if namespace else EVERYTHING
     key = Key(namespace, name)
-    match kind.lower():
-        case "computedomain" | "computedomains":
-            if key not in cluster.domains:
-                raise Rejected(f"there is no ComputeDomain {key}")
-            return of_domain(cluster, key)
-        case "node" | "nodes":
-            if name not in {*cluster.nodes, *cluster.nvlink_nodes}:
-                raise Rejected(f"there is no Node {name}")
-            return of_nodes(cluster, [name])
-    own = [pod for pod in cluster.pods if pod.namespace == namespace]
-    pods = [pod for pod in own if _belongs(cluster, pod, kind.lower(), name)]
-    if not pods:
-        raise Rejected(f"there is no pod of {kind} {key}")
-    return of_pods(cluster, pods)
+    if kind.lower() in KINDS:
+        return subject_of(cluster, kind.lower(), key).scope
+    return of_pods(cluster, _pods_of(cluster, kind, key))
 
 
-def _belongs(cluster: Cluster, pod: ClusterPod, kind: str, name: str) -> bool:
-    if kind in ("pod", "pods"):
-        return pod.name == name
-    owners = [owner for owner in (pod.controller, cluster.workload(pod)) if owner]
-    return any(owner.kind.lower() == kind.removesuffix("s") and owner.name == name for owner in owners)
+def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
+    """Of a workload. Raises Rejected if it has none, or if pods cannot be read."""
+    owned = [(owner, pod) for pod in cluster.pods for owner in (pod.controller, cluster.workload(pod)) if owner]
+    wanted = kind.lower()
+    found = [
+        pod
+        for owner, pod in owned
+        if wanted in (owner.kind.lower(), f"{owner.kind.lower()}s")
+        and owner.name == key.name
+        and key.namespace in ("", pod.namespace)
+    ]
+    only_namespace(f"{kind} {key}", [pod.namespace for pod in found])
+    if not found:
+        check_read(cluster, PODS.plural, f"pods of {kind} {key}", key.namespace)
+        kinds = {owner.kind.lower() for owner, _ in owned} | {one.lower() for one in (*PLACES, "LeaderWorkerSet")}
+        if not {wanted, wanted.removesuffix("s")} & kinds:
+            raise Rejected(unknown_kind(kind, kinds))
+        near = nearest(key.name, [owner.name for owner, _ in owned if owner.kind.lower() == wanted])
+        raise Rejected(f"there is no pod of {kind} {key}" + (f"; did you mean {near}?" if near else ""))
+    return found

@@ -91,9 +91,14 @@ class Client:
 
     @classmethod
     def connect(
-        cls, component: str, kubeconfig: Path | None = None, *, metrics: Metrics | None = None
+        cls,
+        component: str,
+        kubeconfig: Path | None = None,
+        context: str = "",
+        *,
+        metrics: Metrics | None = None,
     ) -> "Client":
-        return cls(connect(component, kubeconfig), metrics=metrics)
+        return cls(connect(component, kubeconfig, context), metrics=metrics)
 
     def without_retries(self) -> Self:
         """The same connections for a caller that has its own deadline, and reports the server's last answer."""

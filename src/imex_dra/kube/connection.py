@@ -21,6 +21,7 @@ from imex_dra.base.errors import Misconfigured
 from imex_dra.kube.transport import Transport
 
 _DEFAULT = "~/.kube/config"
+_NEXT_STEP = "export KUBECONFIG, which `imex up` prints, or use --kubeconfig FILE"
 _ENTRIES = {"contexts": "context", "clusters": "cluster", "users": "user"}
 _FILE_FIELDS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
@@ -42,9 +43,9 @@ with its own timeout of 10 s.
 """
 
 
-def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClient:
+def connect(component: str, kubeconfig: Path | None = None, context: str = "") -> httpx2.AsyncClient:
     """`component` is the user agent, and the field manager of server-side apply."""
-    config = _load(kubeconfig)
+    config = _load(kubeconfig, context)
     parameters = ConnectionParams(timeout=_TIMEOUT).httpx_params(config)
     parameters["transport"] = Transport(
         verify=parameters["verify"],
@@ -55,20 +56,48 @@ def connect(component: str, kubeconfig: Path | None = None) -> httpx2.AsyncClien
     return httpx2.AsyncClient(**parameters, headers={"User-Agent": f"{component}/{__version__}"})
 
 
-def default_namespace(kubeconfig: Path | None = None) -> str:
-    """Of the kubeconfig's current context, as kubectl uses it."""
-    return _load(kubeconfig).namespace or "default"
+def default_namespace(kubeconfig: Path | None = None, context: str = "") -> str:
+    """Of the given context, or of the current one, as kubectl uses it."""
+    return _load(kubeconfig, context).namespace or "default"
 
 
-def _load(kubeconfig: Path | None) -> SingleConfig:
+def _load(kubeconfig: Path | None, context: str = "") -> SingleConfig:
+    files = [kubeconfig] if kubeconfig else _default_files()
+    if not files and not Path(SERVICE_ACCOUNT, "token").is_file():
+        raise Misconfigured(f"no kubeconfig was found in KUBECONFIG or {_DEFAULT}: {_NEXT_STEP}")
+    where = ", ".join(map(str, files)) or "the pod's service account"
     try:
-        files = [kubeconfig] if kubeconfig else _default_files()
-        config = (_merged(files) if files else KubeConfig.from_service_account(SERVICE_ACCOUNT)).get()
-    except (ConfigError, KeyError, OSError, ValueError, yaml.YAMLError) as error:
-        where = kubeconfig or f"KUBECONFIG, {_DEFAULT} or the pod's service account"
-        raise Misconfigured(f"no usable cluster configuration in {where}: {error}") from error
+        found = _merged(files) if files else KubeConfig.from_service_account(SERVICE_ACCOUNT)
+        config = found.get(_context(found, context, where))
+    except (AttributeError, ConfigError, KeyError, OSError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise Misconfigured(f"no usable cluster configuration in {where}: {_cause(error)}") from error
     assert config is not None
     return config if config.user else config._replace(user=User())
+
+
+def _cause(error: Exception) -> str:
+    match error:
+        case KeyError():
+            return f"it has no {error}"
+        case OSError():
+            return error.strerror or str(error)
+    return str(error)
+
+
+def _context(config: KubeConfig, given: str, where: str) -> str:
+    """Raises Misconfigured if there is none, or if its cluster or user is not there."""
+    name = given or config.current_context or ""
+    known = ", ".join(sorted(config.contexts))
+    if not name:
+        raise Misconfigured(f"{where} has no current context: choose one with --context: {known}")
+    if name not in config.contexts:
+        raise Misconfigured(f"{where} has no context {name}; it has: {known}")
+    context = config.contexts[name]
+    if context.cluster not in config.clusters:
+        raise Misconfigured(f"{where} has no cluster {context.cluster}, which its context {name} names")
+    if context.user and context.user not in config.users:
+        raise Misconfigured(f"{where} has no user {context.user}, whom its context {name} names")
+    return name
 
 
 def _default_files() -> list[Path]:
@@ -76,7 +105,9 @@ def _default_files() -> list[Path]:
     given = [Path(one) for one in os.environ.get("KUBECONFIG", "").split(os.pathsep) if one]
     if given:
         # kubectl ignores those of several that are missing, too.
-        return [file for file in given if file.is_file()] or given[:1]
+        if found := [file for file in given if file.is_file()]:
+            return found
+        raise Misconfigured(f"KUBECONFIG is {given[0]}, and there is no such file: {_NEXT_STEP}")
     with suppress(RuntimeError):  # a user without a home directory
         default = Path(_DEFAULT).expanduser()
         return [default] if default.is_file() else []
@@ -85,11 +116,17 @@ def _default_files() -> list[Path]:
 
 def _merged(files: Sequence[Path]) -> KubeConfig:
     """Of several entries with the same name the first one counts, as for kubectl."""
+    contents = [_content(file) for file in files]
+    for part in ("clusters", "contexts"):
+        if not any(content.get(part) for content in contents):
+            raise Misconfigured(
+                f"{' and '.join(map(str, files))} {'are' if len(files) > 1 else 'is'} no kubeconfig:"
+                f" {'they have' if len(files) > 1 else 'it has'} no {part}"
+            )
     if len(files) == 1:
-        return KubeConfig.from_file(files[0])
+        return KubeConfig.from_dict({**contents[0], "users": contents[0].get("users") or []}, fname=files[0])
     current, entries = "", {kind: dict[str, Any]() for kind in _ENTRIES}
-    for file in files:
-        content = yaml.safe_load(file.read_text()) or {}
+    for file, content in zip(files, contents, strict=True):
         current = current or content.get("current-context") or ""
         for kind, singular in _ENTRIES.items():
             for entry in content.get(kind) or ():
@@ -98,6 +135,13 @@ def _merged(files: Sequence[Path]) -> KubeConfig:
     return KubeConfig.from_dict(
         {"current-context": current, **{kind: list(named.values()) for kind, named in entries.items()}}
     )
+
+
+def _content(file: Path) -> dict[str, Any]:
+    content = yaml.safe_load(file.read_text()) or {}
+    if not isinstance(content, dict):
+        raise Misconfigured(f"{file} is no kubeconfig: it has no clusters")
+    return content
 
 
 def _resolved(entry: Mapping[str, Any], directory: Path) -> dict[str, Any]:

@@ -75,16 +75,19 @@ def node_requirements(pods: Pods) -> Iterator[Requirement]:
 
 
 def held_by_affinity(pods: Pods) -> bool:
-    return any(term["topologyKey"].text in PARTITION_KEYS for term in required_terms(pods))
+    """To other pods, or to the nodes of one partition."""
+    together = any(term["topologyKey"].text in PARTITION_KEYS for term in required_terms(pods))
+    return together or _pinned_by(pods, PARTITION_KEYS)
 
 
 def held_together(pods: Pods) -> bool:
     """Whether the pods of this template stay in one partition."""
-    pinned = pods.spec["nodeName"].filled or any(
-        len(requirement.values) == 1 and requirement.label in (*PARTITION_KEYS, HOSTNAME)
-        for requirement in node_requirements(pods)
-    )
-    return pinned or held_by_affinity(pods) or _held_by_annotation(pods)
+    on_one_node = pods.spec["nodeName"].filled or _pinned_by(pods, (HOSTNAME,))
+    return on_one_node or held_by_affinity(pods) or _held_by_annotation(pods)
+
+
+def _pinned_by(pods: Pods, labels: tuple[str, ...]) -> bool:
+    return any(len(one.values) == 1 and one.label in labels for one in node_requirements(pods))
 
 
 def _held_by_annotation(pods: Pods) -> bool:

@@ -23,8 +23,15 @@ from imex_dra.lint.placement import (
 )
 from imex_dra.lint.pods import Pods
 from imex_dra.lint.rule import Problem, rule
+from imex_dra.lint.workloads import PER_NODE
 
 _AFFINITY = f"add required pod affinity with topologyKey {CLIQUE_LABEL}"
+_NODE_SELECTOR = f"select the nodes of one partition by the label {CLIQUE_LABEL}"
+_PARTITION = f"the NVLink partition of an NVL72 rack has {PARTITION_NODES} nodes of {NODE_GPUS} GPUs"
+_SEVERAL = (
+    "use one workload per partition; or, if its pods share memory only within a partition, accept several with the"
+    " comment `# imex-lint: ignore IMEX140`"
+)
 
 
 def may_spread(manifests: Manifests, pods: Pods) -> bool:
@@ -39,7 +46,9 @@ def may_spread(manifests: Manifests, pods: Pods) -> bool:
     why="""A ComputeDomain follows its pods, and the scheduler puts them anywhere. Pods in different partitions
     cannot share memory over NVLink. Pod affinity with topologyKey nvidia.com/gpu.clique that is required, not
     preferred, keeps them in one partition. A node selector for one partition, and the topology annotations of
-    Kueue, JobSet and LeaderWorkerSet, count as well.""",
+    Kueue, JobSet and LeaderWorkerSet, count as well. A workload that needs more than the 18 nodes of a partition
+    can run only in several: use one workload per partition, or accept that memory is shared within each partition
+    only.""",
 )
 def partition_not_required(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.claiming:
@@ -47,7 +56,13 @@ def partition_not_required(manifests: Manifests) -> Iterator[Problem]:
             continue
         preferred = any(term["topologyKey"].text in PARTITION_KEYS for term in preferred_terms(pods))
         cause = "pod affinity is only preferred, and does not keep" if preferred else "nothing keeps"
-        yield Problem(pods.object, pods.spec, f"{cause} {pods} in one NVLink partition", _AFFINITY)
+        nodes = needs_nodes(pods) or 0
+        if nodes > PARTITION_NODES:
+            message = f"{pods} need {nodes} nodes, and {_PARTITION}: they run in several"
+            yield Problem(pods.object, pods.spec, message, _SEVERAL)
+        else:
+            step = _NODE_SELECTOR if pods.template.pods is PER_NODE else _AFFINITY
+            yield Problem(pods.object, pods.spec, f"{cause} {pods} in one NVLink partition", step)
 
 
 @rule(
@@ -100,18 +115,15 @@ def selector_without_pods(manifests: Manifests) -> Iterator[Problem]:
     "IMEX143",
     Severity.WARNING,
     "The workload needs more nodes than a partition has",
-    why="""An NVL72 partition has at most 18 nodes of 4 GPUs. If affinity requires one partition, the pods that do
-    not fit are never scheduled, and the others wait for them. Larger workloads use several partitions: one
-    ComputeDomain may span them, with a channel in each.""",
+    why="""An NVL72 partition has at most 18 nodes of 4 GPUs. If affinity or a node selector requires one
+    partition, the pods that do not fit are never scheduled, and the others wait for them. Larger workloads use
+    several partitions: one ComputeDomain may span them, with a channel in each.""",
 )
 def larger_than_partition(manifests: Manifests) -> Iterator[Problem]:
     for pods in manifests.claiming:
         nodes = needs_nodes(pods) or 0
         if nodes > PARTITION_NODES and held_by_affinity(pods):
-            message = (
-                f"the NVLink partition of an NVL72 rack has {PARTITION_NODES} nodes of {NODE_GPUS} GPUs, too few"
-                f" for {pods}: {nodes} are needed"
-            )
+            message = f"{_PARTITION}, too few for {pods}: {nodes} are needed"
             step = "use fewer pods, or one workload per partition"
             yield Problem(pods.object, pods.template.counted, message, step)
 

@@ -45,7 +45,8 @@ def _meant(manifests: Manifests, pods: Pods, claim: Claim) -> Domain | None:
     why="""A pod names the ResourceClaimTemplate of its ComputeDomain, spec.channel.resourceClaimTemplate.name,
     not the ComputeDomain itself. With any other name Kubernetes cannot create the claim: the pod stays Pending,
     with the event FailedResourceClaimCreation. (One such event is harmless if the ComputeDomain was created at the
-    same time: the template follows, and Kubernetes tries again.) The rule applies if the files have one
+    same time, as with one file for both: the template follows, and Kubernetes tries again. No rule notes that.)
+    The rule applies if the files have one
     that was probably meant, or if the name is a placeholder.""",
 )
 def template_unknown(manifests: Manifests) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from imex_dra.lint.documents import Source, read_source
 from imex_dra.lint.values import Value
-from imex_dra.migrate.yamltext import Node, NotEditable, YamlText
+from imex_dra.migrate.yamltext import Node, NotEditable, YamlText, is_plain_key
 
 
 class Editor:
@@ -30,9 +30,10 @@ class Editor:
         self._nodes[id(value)] = (number, node)
         if node.id == "mapping":
             entries = list(value.items())
-            # Duplicate keys: which of them counts is not clear to a reader. They cannot be edited.
-            for (_, item), (_, item_node) in zip(entries, node.value, strict=False):
-                if len(entries) == len(node.value):
+            # Duplicate keys: which of them counts is not clear to a reader. Merged mappings (<<) have entries that
+            # are not in their node. Neither can be edited.
+            if len(entries) == len(node.value) and all(is_plain_key(key) for key, _ in node.value):
+                for (_, item), (_, item_node) in zip(entries, node.value, strict=True):
                     self._add(item, item_node, number)
         elif node.id == "sequence":
             for item, item_node in zip(value.elements(), node.value, strict=True):
@@ -43,7 +44,9 @@ class Editor:
             return self._nodes[id(value)][1]
         if self._json:
             raise NotEditable("it is JSON, and only YAML can be edited: convert it first")
-        raise NotEditable("its document has YAML aliases or duplicate keys: write them out first")
+        raise NotEditable(
+            "its document has YAML aliases, merges, or duplicate or complex keys: write them out first"
+        )
 
     def insert_before(self, value: Value, content: dict[str, Any]) -> None:
         """A document before the one with this value."""

@@ -54,6 +54,8 @@ class Migration:
     """Workloads that could not be changed, and why."""
     findings: list[Finding] = field(default_factory=list)
     """Of lint, in the files after the change."""
+    empty: frozenset[str] = frozenset()
+    """Files without an object."""
 
     @property
     def changed(self) -> list[str]:
@@ -92,7 +94,8 @@ class _Run:
     def __init__(self, texts: Mapping[str, str], namespace: str) -> None:
         self.editors = {name: Editor(name, text) for name, text in texts.items()}
         self.manifests: Manifests = load([editor.source for editor in self.editors.values()], namespace)
-        self.migration = Migration(dict(texts))
+        found = {obj.file for obj in self.manifests.objects}
+        self.migration = Migration(dict(texts), empty=frozenset(texts) - found)
         self._names = Names.of(self.manifests)
         self._templates: dict[int, str] = {}
         """Of claims that name another template now."""
@@ -161,7 +164,7 @@ class _Run:
             if id(pods.object) in self._placed or accepted or not may_spread(self.manifests, pods):
                 continue
             if not fits_one_partition(pods):
-                continue  # lint says why
+                continue  # IMEX140 says why, and what to do instead
             workload = Workload(pods.object, (pods,))
             self._change(workload, partial(self._affinity, pods, workload))
 

@@ -63,6 +63,7 @@ class YamlText:
     # Removing
 
     def remove_entry(self, mapping: Node, key: str) -> None:
+        self._check_mapping(mapping)
         index = [k.value for k, _ in mapping.value].index(key)
         if mapping.flow_style:
             parts = [(k.start_mark.index, max(_end(self.text, v), k.end_mark.index)) for k, v in mapping.value]
@@ -119,6 +120,7 @@ class YamlText:
 
     def merge(self, mapping: Node, content: dict[str, Any], before: str = "") -> None:
         """Adds entries; lists get further elements. A new entry is placed before the given key."""
+        self._check_mapping(mapping)
         for key, value in content.items():
             found = child(mapping, key)
             if found is None:
@@ -132,6 +134,17 @@ class YamlText:
                 self._edits.append((start, end, (" " if start == end else "") + _flow(value)))
             else:
                 raise NotEditable(f"{self.line(found.start_mark.index)}: {key} is not a list or a mapping")
+
+    def _check_mapping(self, mapping: Node) -> None:
+        """Raises NotEditable also if a key is a list or a mapping, or is written as `? key`."""
+        line = self.line(mapping.start_mark.index)
+        if mapping.id != "mapping":
+            raise NotEditable(f"{line}: this is no mapping")
+        for key, _ in mapping.value:
+            start = key.start_mark.index
+            before = self.text[self._line_start(start) : start].rstrip()
+            if not is_plain_key(key) or before.endswith("?"):
+                raise NotEditable(f"{line}: a key of this mapping has an unusual form")
 
     def _insert_entry(self, mapping: Node, key: str, value: Any, before: str) -> None:
         if mapping.flow_style:
@@ -190,6 +203,11 @@ class YamlText:
                 break
             at = above
         return at
+
+
+def is_plain_key(key: Node) -> bool:
+    """Neither a list or a mapping, nor the key that merges another mapping."""
+    return bool(key.id == "scalar" and key.value != "<<")
 
 
 def child(mapping: Node, key: str) -> Node | None:

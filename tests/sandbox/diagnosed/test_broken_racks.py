@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imex_dra.api.names import CHANNEL_CLASS
+from imex_dra.api.names import CHANNEL_CLASS, CLIQUE_LABEL
 from imex_dra.lint.findings import Severity
 from imex_dra.picture.snapshot import PRODUCT_LABEL
 from imex_sandbox.faults.kinds import (
@@ -181,7 +181,15 @@ def test_mistakes_in_pods_are_named(rack: Rack) -> None:
     port["spec"]["containers"][0]["ports"] = [{"containerPort": 80, "hostPort": 50000}]
     nowhere = namespace.pod("nowhere", N2, template="train", command=SLEEP)
     nowhere["spec"]["nodeSelector"] = {"pool": "none"}
-    pods = (typo, unlisted, partly, legacy, mounted, privileged, port, nowhere)
+    lonely = namespace.pod("lonely", N2, template="train", command=SLEEP)
+    term = {"topologyKey": CLIQUE_LABEL, "labelSelector": {"matchLabels": {"job": "none"}}}
+    lonely["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    bound = namespace.pod("bound", N2, template="train", command=SLEEP)
+    del bound["spec"]["nodeSelector"]
+    bound["spec"]["nodeName"] = N2
+    far = namespace.pod("far", N2, template="train", command=SLEEP)
+    far["spec"]["resourceClaims"] = [{"name": "channel", "resourceClaimName": claim_on(rack, N0)}]
+    pods = (typo, unlisted, partly, legacy, mounted, privileged, port, nowhere, lonely, bound, far)
     rack.kubectl.apply(*pods)
     expected = {
         ("IMEX101", f"Pod {namespace.name}/typo"),
@@ -192,6 +200,9 @@ def test_mistakes_in_pods_are_named(rack: Rack) -> None:
         ("IMEX152", f"Pod {namespace.name}/privileged"),
         ("IMEX216", f"Pod {namespace.name}/port"),
         ("IMEX401", f"Pod {namespace.name}/nowhere"),
+        ("IMEX401", f"Pod {namespace.name}/lonely"),
+        ("IMEX401", f"Pod {namespace.name}/far"),
+        ("IMEX403", f"Pod {namespace.name}/bound"),
     }
     rack.until(lambda: set(found(rack)) == expected)
     _, explained = imex(rack, "explain", "pod/typo", "-n", namespace.name)
@@ -200,8 +211,46 @@ def test_mistakes_in_pods_are_named(rack: Rack) -> None:
     _, explained = imex(rack, "explain", "pod/nowhere", "-n", namespace.name)
     assert (explained["brokenLink"], explained["partitions"][0]["fit"]) == ("claim", 0)
     assert explained["partitions"][0]["lacking"] == {"without the label pool=none": 4}
+    for name, said, step in (
+        ("lonely", "didn't match pod affinity rules", "IMEX142"),
+        ("far", "resourceclaim not available on the node", "IMEX109"),
+        ("bound", "is not allowed to use ResourceClaim", "spec.nodeName"),
+    ):
+        _, explained = imex(rack, "explain", f"pod/{name}", "-n", namespace.name)
+        finding = explained["findings"][0]
+        assert (explained["brokenLink"], said in finding["evidence"]) == ("claim", True), finding
+        assert step in finding["nextStep"], name
     names = [pod["metadata"]["name"] for pod in pods]
     namespace.kubectl("delete", "pods", *names, "--force", "--grace-period=0")
+
+
+def claim_on(rack: Rack, node: str) -> str:
+    claims = rack.namespace.get("resourceclaims")["items"]
+    (name,) = [
+        claim["metadata"]["name"]
+        for claim in claims
+        if claim["status"]["allocation"]["devices"]["results"][0]["pool"] == node
+    ]
+    return str(name)
+
+
+def test_a_runtime_that_does_not_find_the_device_is_named(rack: Rack) -> None:
+    """As one that reads other directories: the CDI spec is removed between the prepare and the container."""
+    namespace = rack.namespace
+    specs = rack.node(N2).root.path / "run/cdi"
+    pod = namespace.pod("unresolved", N2, template="train", command=SLEEP)
+    pod["spec"]["initContainers"] = [{"name": "first", "image": "x", "command": ["sleep", "3"]}]
+    rack.kubectl.apply(pod)
+
+    def found_without_spec() -> list[tuple[str, str]]:
+        for spec in specs.glob("*.json"):
+            spec.unlink(missing_ok=True)
+        return found(rack)
+
+    rack.until(lambda: found_without_spec() == [("IMEX415", f"Pod {namespace.name}/unresolved")])
+    _, explained = imex(rack, "explain", "pod/unresolved", "-n", namespace.name)
+    assert (explained["brokenLink"], explained["findings"][0]["id"]) == ("channel", "IMEX415")
+    namespace.kubectl("delete", "pod", "unresolved", "--force", "--grace-period=0")
 
 
 def test_mistakes_in_workloads_are_named(rack: Rack) -> None:
