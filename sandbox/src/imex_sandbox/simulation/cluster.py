@@ -20,9 +20,10 @@ from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
 from imex_sandbox.embedded.kinds import NAMESPACES
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.storage import Change, Key, Storage, Stored
+from imex_sandbox.simulation.containers import Process
 from imex_sandbox.simulation.imex import Daemon, Fabric
 from imex_sandbox.simulation.kinds import NODES, PARTITIONS
-from imex_sandbox.simulation.kubelet import Kubelet, Process
+from imex_sandbox.simulation.kubelet import Kubelet
 from imex_sandbox.simulation.loop import VirtualLoop
 from imex_sandbox.simulation.network import ApiServer, Link, client_of
 from imex_sandbox.simulation.node import WATCH_FACTOR, SimulatedHardware, SimulatedNode

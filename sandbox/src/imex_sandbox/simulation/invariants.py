@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.simulation.cluster import SimulatedCluster
+from imex_sandbox.simulation.containers import Process, Told
 from imex_sandbox.simulation.kinds import CLAIMS, DOMAINS, PARTITIONS
-from imex_sandbox.simulation.kubelet import Process
 
 
 class Violation(AssertionError):
@@ -219,13 +219,14 @@ class Invariants:
                     if claim["bootId"] == boot_id
                 ]
             for process in kubelet.processes.values():
-                if process.told != process.channel:
-                    raise Violation("wrong environment", f"{process} was told another channel")
+                if process.told != Told(process.domain, process.channel, process.partition):
+                    raise Violation("wrong environment", f"{process} was told something else")
                 # Without a readable file, the CDI specs are the record.
                 if claims is None:
                     continue
                 claim = claims.get(process.claim, {})
-                if (claim.get("domainUid"), claim.get("channel")) != (process.domain, process.channel):
+                recorded = tuple(claim.get(field) for field in ("domainUid", "channel", "partition"))
+                if recorded != (process.domain, process.channel, process.partition):
                     cause = f"{process} is not in the checkpoint, which has {sorted(claims)}"
                     raise Violation("process without checkpoint", cause)
 

@@ -17,31 +17,13 @@ from imex_sandbox.embedded.kinds import PODS
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
 from imex_sandbox.embedded.storage import Change, Key
+from imex_sandbox.simulation.containers import Process, read_told
 from imex_sandbox.simulation.kinds import CLAIMS
 from imex_sandbox.simulation.loop import report_failure
 from imex_sandbox.simulation.node import SimulatedNode
 from imex_sandbox.simulation.process import Killed
 
 _CALL_LIMIT = 45.0
-
-
-class Process(NamedTuple):
-    """A container that runs with a channel."""
-
-    pod: str
-    """UID."""
-    claim: str
-    """UID."""
-    node: str
-    partition: str
-    """Whose channel it is: the node may have moved since it was prepared."""
-    domain: str
-    channel: int
-    """The device that it can open; -1: none."""
-    told: int
-    """The channel in its environment."""
-    moves: int
-    """How often its node had been moved to another partition when it started."""
 
 
 class Refusal(NamedTuple):
@@ -77,6 +59,12 @@ class Kubelet:
         self.on_refusal: Callable[[Refusal], None] = lambda refusal: None
         self.unprepared_at: dict[str, float] = {}
         """By UID of the claim: when a call of unprepare last began."""
+        self._domains: dict[str, str] = {}
+        """By UID of the claim: that of its ComputeDomain. The claim may be gone when its container starts."""
+        self._known_since: dict[str, float] = {}
+        """By UID of a claim: when a program that can prepare it had read the hardware at the first call."""
+        self._partitions: dict[str, list[str]] = {}
+        """By UID of a prepared claim: those that can have granted its channel, the latest one last."""
         objects.storage.subscribe(self._on_change)
 
     async def run(self) -> None:
@@ -111,6 +99,9 @@ class Kubelet:
         self._workers.clear()
         self.processes.clear()
         self.finished.clear()
+        # What was granted before counts no longer: a prepare after the boot is a new one.
+        self._known_since.clear()
+        self._partitions.clear()
         self.on_process()
 
     def forget(self) -> None:
@@ -130,6 +121,7 @@ class Kubelet:
     async def _run_pod(self, key: Key, pod: Json) -> None:
         uid, claims = pod["metadata"]["uid"], self._claims_of(key, pod)
         self._active |= {claim.uid for claim in claims}
+        self._domains |= {claim.uid: self._domain_of(claim) for claim in claims}
         try:
             while not await self._is_deleted(key, uid) and not await self._prepare_all(uid, claims):
                 await self._pause(key, uid, 60.0 + 30.0 * self._chance.random())
@@ -154,7 +146,8 @@ class Kubelet:
         self._remember(self._claims | {claim.uid: claim for claim in claims})
         self.finished -= {claim.uid for claim in claims}
         for claim in claims:
-            began, domain = asyncio.get_running_loop().time(), self._domain_of(claim)
+            began, domain = asyncio.get_running_loop().time(), self._domains[claim.uid]
+            known_since = self._known_since.setdefault(claim.uid, self.node.hardware_known_since(began))
             try:
                 await self._call("prepare", claim)
             except (ImexError, ConnectionError, TimeoutError) as error:
@@ -162,6 +155,11 @@ class Kubelet:
                 if isinstance(error, ImexError):
                     self.on_refusal(Refusal(self.node.name, claim.uid, domain, began, self.errors[uid]))
                 return False
+            # The node may be moved between the grant and the start of the container, and even between the last
+            # reading of its hardware and the grant. The partition that granted the channel is the one that counts:
+            # one in which the node was from the reading that the first call could use until the last call has
+            # succeeded. The first call, because an earlier one may have prepared the claim without an answer.
+            self._partitions.setdefault(claim.uid, self.node.hardware.partitions_since(known_since))
         self.errors.pop(uid, None)
         return True
 
@@ -174,6 +172,9 @@ class Kubelet:
                 return False
         done = {claim.uid for claim in claims}
         self.finished |= done
+        for uid in done:
+            self._known_since.pop(uid, None)
+            self._partitions.pop(uid, None)
         self._remember({uid: claim for uid, claim in self._claims.items() if uid not in done})
         return True
 
@@ -216,18 +217,17 @@ class Kubelet:
                 self.errors[uid] = f"CDI device {claim.uid} does not exist"
                 return False
             edits = spec.devices[0].container_edits
-            domain = next(e.partition("=")[2] for e in edits.env if e.startswith("COMPUTE_DOMAIN_UUID="))
-            told = next(e.partition("=")[2] for e in edits.env if e.startswith("COMPUTE_DOMAIN_CHANNEL="))
-            channel = edits.device_nodes[0].minor if edits.device_nodes else -1
-            partition = json.loads(spec.annotations["imex-dra.io/prepared-claim"])["partition"]
+            told = read_told(edits.env, spec.annotations)
+            partitions = self._partitions[claim.uid]
             self.processes[uid] = Process(
                 uid,
                 claim.uid,
                 self.node.name,
-                partition,
-                domain,
-                channel,
-                int(told or -1),
+                # Only for a node that was moved during the prepare there are several, and the spec names one.
+                told.partition if told.partition in partitions else partitions[-1],
+                self._domains[claim.uid],
+                edits.device_nodes[0].minor if edits.device_nodes else -1,
+                told,
                 self.node.hardware.moves,
             )
         self.errors.pop(uid, None)

@@ -150,6 +150,13 @@ def _release_by_cache(original: Any) -> Any:
     return is_released
 
 
+def _tell_name_instead_of_uid(original: Any) -> Any:
+    def edits(self: Any, claim: Any) -> Any:
+        return original(self, structs.replace(claim, domain_uid=claim.domain_name))
+
+    return edits
+
+
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation("a prepare ignores the fence", "node.prepared", "PreparedClaims._check_fence", _always(None)),
     Mutation(
@@ -218,6 +225,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     Mutation("the sweep ignores the kubelet's checkpoint", "node.sweep", "_kubelet_may_use", _always(False)),
     Mutation("held channels are not reported", "node.nodestatus", "_live_channels", _always(())),
+    Mutation(
+        "a pod is told the name of its ComputeDomain as its UID",
+        "node.prepared",
+        "PreparedClaims._edits",
+        _tell_name_instead_of_uid,
+    ),
 )
 """The simulation finds each of them; docs/simulation.md says within how many seeds."""
 

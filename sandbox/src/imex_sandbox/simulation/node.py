@@ -26,7 +26,7 @@ from imex_dra.node.sweep import KUBELET_CHECKPOINT, follow_driver, sweep_forever
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.simulation.disk import Disk
 from imex_sandbox.simulation.imex import Daemon, Fabric
-from imex_sandbox.simulation.loop import report_failure
+from imex_sandbox.simulation.loop import owner, report_failure
 from imex_sandbox.simulation.network import ApiServer, Link, client_of
 from imex_sandbox.simulation.process import Program
 
@@ -38,7 +38,10 @@ class SimulatedHardware:
     period = 60.0
 
     def __init__(self, partition: PartitionId, channel_count: int) -> None:
-        self.partition = partition
+        self._placements = [(0.0, partition)]
+        """Since when the node has been in which partition."""
+        self.read_at: dict[object, float] = {}
+        """When each program of the node last read it."""
         self.channel_count = channel_count
         self.boot = 1
         self.major = 500
@@ -46,12 +49,22 @@ class SimulatedHardware:
         self.moves = 0
         self.moved_at = 0.0
 
+    @property
+    def partition(self) -> PartitionId:
+        return self._placements[-1][1]
+
+    def partitions_since(self, time: float) -> list[str]:
+        """In which the node was then or later, the latest one last."""
+        begins = max(number for number, (since, _) in enumerate(self._placements) if since <= time)
+        return [partition for _, partition in self._placements[begins:]]
+
     def move(self, partition: PartitionId) -> None:
-        self.partition = partition
         self.moves += 1
         self.moved_at = asyncio.get_running_loop().time()
+        self._placements.append((self.moved_at, partition))
 
     async def read(self) -> Reading:
+        self.read_at[owner.get()] = asyncio.get_running_loop().time()
         if self.broken:
             fabric, partition = FabricReport(FabricState.BROKEN, self.broken), PartitionId("")
         else:
@@ -146,6 +159,10 @@ class SimulatedNode:
 
     def running(self) -> list[NodeProgram]:
         return [program for program in self.programs if program.running]
+
+    def hardware_known_since(self, now: float) -> float:
+        """When the hardware was read that any of its programs knows: they read it once a minute, and may hang."""
+        return min([now, *(self.hardware.read_at.get(program, now) for program in self.running())])
 
     def kill_programs(self) -> None:
         for program in self.programs:
