@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from imex_dra.api.names import PartitionId
+from imex_dra.api.names import PartitionId, channel_path
 from imex_dra.api.nvlinknode import Fabric, FabricState
 from imex_dra.base.errors import Misconfigured
 from imex_dra.hardware.protocol import Reading
@@ -32,6 +32,13 @@ async def test_each_read_sees_the_current_file(root: NodeRoot) -> None:
     root.write_hardware(HardwareFile(Fabric(FabricState.BROKEN, "a fault"), "7b.1", boot_id="boot-2"))
     reading = await hardware.read()
     assert (reading.fabric, reading.boot_id) == (Fabric(FabricState.BROKEN, "a fault"), "boot-2")
+
+
+def test_all_channels_of_a_claim_have_a_file(root: NodeRoot) -> None:
+    """From which the simulated runtime makes the devices of a container."""
+    edits = SimulatedHardware(root.path).container_edits("c1", (7, 0, 1))
+    assert [node.path for node in edits.device_nodes] == [channel_path(channel) for channel in (7, 0, 1)]
+    assert all((root.path / node.path.lstrip("/")).is_file() for node in edits.device_nodes)
 
 
 @pytest.mark.parametrize("state", FabricState)

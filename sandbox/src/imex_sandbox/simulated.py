@@ -65,10 +65,13 @@ class SimulatedHardware:
 
     def container_edits(self, claim_uid: str, channels: Sequence[int]) -> ContainerEdits:
         """Device nodes that the runtime creates, and the mounts and the variable for the soft IMEX daemon."""
-        channel_file = self._root / CHANNELS / f"channel{channels[0]}"
-        channel_file.parent.mkdir(parents=True, exist_ok=True)
-        channel_file.touch()
-        channel_file.chmod(0o666)
+        directory = self._root / CHANNELS
+        directory.mkdir(parents=True, exist_ok=True)
+        # Of all channels: in the simulated runtime a file stands for each device node of a container.
+        for channel in channels:
+            file = directory / f"channel{channel}"
+            file.touch()
+            file.chmod(CHANNEL_MODE)
         clients = self._root / "run/client"
         clients.mkdir(mode=0o755, parents=True, exist_ok=True)
         major = channel_major(self._root / "proc/devices")
@@ -76,7 +79,7 @@ class SimulatedHardware:
             env=(f"{_CLIENT_SOCKET_VARIABLE}={_CLIENT_DIRECTORY}/imex.sock",),
             device_nodes=tuple(_device_node(major, channel) for channel in channels),
             mounts=(
-                Mount(str(channel_file), _CHANNEL_FILE, ("rw", "bind")),
+                Mount(str(directory / f"channel{channels[0]}"), _CHANNEL_FILE, ("rw", "bind")),
                 Mount(str(clients), _CLIENT_DIRECTORY, ("ro", "bind")),
             ),
         )

@@ -74,4 +74,6 @@ def test_a_container_without_a_channel_reports_what_is_missing(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 1
-    assert "IMEX_CLIENT_SOCKET is not set" in msgspec.json.decode(done.stdout, type=MemoryResult).why
+    result = msgspec.json.decode(done.stdout, type=MemoryResult)
+    assert (result.code, result.name) == (800, "CUDA_ERROR_NOT_PERMITTED")
+    assert "IMEX_CLIENT_SOCKET is not set" in result.why

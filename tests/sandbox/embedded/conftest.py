@@ -29,8 +29,10 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 class Api:
     """Requests as a client sends them."""
 
-    def __init__(self, http: httpx2.AsyncClient | SimulatedHttp) -> None:
+    def __init__(self, http: httpx2.AsyncClient | SimulatedHttp, *, is_real: bool = False) -> None:
         self._http: Any = http
+        self.is_real = is_real
+        """Whether it is Kubernetes, which supports everything."""
         self.namespace = f"test-{uuid.uuid4().hex[:8]}"
 
     async def request(
@@ -151,7 +153,7 @@ async def connected(request: pytest.FixtureRequest, name: str) -> AsyncIterator[
     control_plane: ControlPlane | EmbeddedControlPlane = request.getfixturevalue(_FIXTURES.get(name, name))
     http = connect("imex-test", control_plane.kubeconfig())
     try:
-        running = Api(http)
+        running = Api(http, is_real=isinstance(control_plane, ControlPlane))
         await running.request("POST", "/api/v1/namespaces", {"metadata": {"name": running.namespace}})
         yield running
     finally:

@@ -1,5 +1,6 @@
 """Built-in types: defaults, unknown fields, strategic merge patches, and what cannot be changed."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -45,6 +46,36 @@ async def test_a_pod_gets_its_defaults(server: Api) -> None:
         ("node.kubernetes.io/not-ready", "NoExecute", 300),
         ("node.kubernetes.io/unreachable", "NoExecute", 300),
     }
+
+
+async def test_keys_of_labels_become_part_of_selectors(server: Api) -> None:
+    """Only those of labels that the pod has."""
+    await create_account(server)
+    given = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"job": "a"}}}
+    keys = {"matchLabelKeys": ["group", "other"]}
+    apart = {**given, **keys, "mismatchLabelKeys": ["team"]}
+    preferred = [{"weight": 1, "podAffinityTerm": {**given, **keys}}]
+    affinity = {
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred},
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
+    }
+    spread = [{**given, **keys, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
+    body = pod(affinity=affinity, topologySpreadConstraints=spread, automountServiceAccountToken=False)
+    body["metadata"]["labels"] = {"group": "1", "team": "b"}
+    code, created = await server.request("POST", server.path("pods", group="v1"), body)
+    assert code == 201, created
+    same = {"key": "group", "operator": "In", "values": ["1"]}
+    different = {"key": "team", "operator": "NotIn", "values": ["b"]}
+    found = created["spec"]["affinity"]
+    (term,) = found["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["labelSelector"] == {"matchLabels": {"job": "a"}, "matchExpressions": [same, different]}
+    (term,) = found["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert term["podAffinityTerm"]["labelSelector"]["matchExpressions"] == [same]
+    (constraint,) = created["spec"]["topologySpreadConstraints"]
+    assert constraint["labelSelector"]["matchExpressions"] == [same]
+    patch = {"metadata": {"annotations": {"a": "b"}}}
+    code, _ = await server.request("PATCH", server.path("pods", "x", group="v1"), patch, MERGE_PATCH)
+    assert code == 200
 
 
 async def test_limits_are_requested_and_quantities_are_strings(server: Api) -> None:
@@ -210,10 +241,29 @@ async def test_a_pod_is_bound_to_a_node_once(server: Api) -> None:
     assert bound["spec"]["nodeName"] == "n1"
 
 
+async def test_a_pod_is_deleted_at_the_end_of_its_grace_period(server: Api) -> None:
+    """Another deletion can only shorten it."""
+    path = server.path("pods", "x", group="v1")
+    await create_pod(server, nodeName="n1")
+    for asked, expected in ((30, 30), (10, 10), (20, 10)):
+        code, deleted = await server.request("DELETE", path, {"gracePeriodSeconds": asked})
+        metadata = deleted["metadata"]
+        left = datetime.fromisoformat(metadata["deletionTimestamp"]) - datetime.now(UTC)
+        assert (code, metadata["deletionGracePeriodSeconds"]) == (200, expected)
+        assert expected - 5 <= left.total_seconds() <= expected
+    assert (await server.request("DELETE", path, {"gracePeriodSeconds": 0}))[0] == 200
+    assert (await server.request("GET", path))[0] == 404
+
+
 async def test_events_of_both_versions_are_the_same_objects(server: Api) -> None:
     body = {
         "metadata": {"name": "x"},
-        "involvedObject": {"kind": "Pod", "namespace": server.namespace, "name": "p"},
+        "involvedObject": {
+            "apiVersion": "example.com/v1",
+            "kind": "Pod",
+            "namespace": server.namespace,
+            "name": "p",
+        },
         "reason": "Tested",
         "message": "a message",
         "type": "Normal",
@@ -224,7 +274,11 @@ async def test_events_of_both_versions_are_the_same_objects(server: Api) -> None
     _, newer = await server.request("GET", server.path("events", "x", group="events.k8s.io/v1"))
     assert (newer["regarding"]["name"], newer["note"], newer["deprecatedCount"]) == ("p", "a message", 2)
     path = server.path("events", group="v1")
-    for selector, count in (("involvedObject.name=p", 1), ("involvedObject.name=q", 0)):
+    for selector, count in (
+        ("involvedObject.name=p", 1),
+        ("involvedObject.name=q", 0),
+        ("involvedObject.apiVersion=example.com/v1", 1),
+    ):
         _, found = await server.request("GET", path, fieldSelector=selector)
         assert len(found["items"]) == count
     patch = {"count": 3, "message": "another"}

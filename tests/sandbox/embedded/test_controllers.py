@@ -221,6 +221,17 @@ async def test_a_job_fails_after_its_backoff_limit(workload: Workload) -> None:
     assert condition["reason"] == "BackoffLimitExceeded"
 
 
+async def test_a_job_whose_pods_are_refused_has_an_event_that_says_why(workload: Workload) -> None:
+    spec = {"template": template({"test": "x"}, restartPolicy="Never", priorityClassName="urgent")}
+    await create(workload.api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    found = await workload.api.until_that(workload.api.path("events", group="v1"), lambda one: one["items"])
+    event = found["items"][0]
+    assert (event["reason"], event["type"], event["involvedObject"]["kind"]) == ("FailedCreate", "Warning", "Job")
+    cause = 'pods "job-" is forbidden: no PriorityClass with name urgent was found'
+    assert event["message"] == f"Error creating: {cause}"
+    assert not await workload.pods()
+
+
 async def test_a_stateful_set_creates_its_pods_in_order(workload: Workload) -> None:
     spec = {
         "serviceName": "s",

@@ -11,7 +11,7 @@ from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.storage import Storage
 from imex_sandbox.simulation.network import Link, SimulatedHttp
 from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
-from tests.sandbox.embedded.test_objects import lease
+from tests.sandbox.embedded.test_objects import DRA, NVIDIA, lease
 
 
 async def create(api: Api, *names: str, **labels: str) -> None:
@@ -48,6 +48,71 @@ async def test_a_field_selector_by_name(api: Api) -> None:
 
 async def test_a_malformed_selector_is_a_bad_request(api: Api) -> None:
     code, status = await api.request("GET", api.path("leases"), labelSelector="a=(")
+    assert (code, status["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.parametrize(
+    ("plural", "group", "field"),
+    [
+        ("pods", "v1", "spec.nodename"),
+        ("pods", "v1", "status.reason"),
+        ("pods", "v1", "metadata.uid"),
+        ("nodes", "v1", "spec.podCIDR"),
+        ("leases", "coordination.k8s.io/v1", "spec.holderIdentity"),
+        ("events", "v1", "regarding.name"),
+        ("events", "events.k8s.io/v1", "involvedObject.name"),
+        ("resourceclaims", DRA, "spec.nodeName"),
+        ("computedomains", NVIDIA, "spec.numNodes"),
+    ],
+)
+async def test_a_field_that_cannot_be_selected_by_is_a_bad_request(
+    server: Api, plural: str, group: str, field: str
+) -> None:
+    path = f"/api/v1/{plural}" if plural == "nodes" else server.path(plural, group=group)
+    code, status = await server.request("GET", path, fieldSelector=f"{field}=x")
+    assert (code, status["reason"]) == (400, "BadRequest")
+    assert field in status["message"]
+    (event,) = await server.watch(path, 1, fieldSelector=f"{field}=x")
+    assert (event["type"], event["object"]["code"]) == ("HTTP", 400)
+
+
+@pytest.mark.parametrize(
+    ("plural", "fields"),
+    [
+        ("pods", ["spec.nodeName", "spec.restartPolicy", "spec.hostNetwork", "status.phase", "status.podIP"]),
+        ("nodes", ["metadata.name", "spec.unschedulable"]),
+        ("namespaces", ["status.phase"]),
+        ("secrets", ["type", "metadata.namespace"]),
+        ("services", ["spec.clusterIP"]),
+        ("events", ["involvedObject.kind", "involvedObject.uid", "reason", "type", "reportingComponent"]),
+    ],
+)
+async def test_fields_that_can_be_selected_by(server: Api, plural: str, fields: list[str]) -> None:
+    for field in fields:
+        code, found = await server.request("GET", f"/api/v1/{plural}", fieldSelector=f"{field}=x")
+        assert (code, found["items"]) == (200, [])
+
+
+async def test_a_node_is_schedulable_unless_it_says_otherwise(server: Api) -> None:
+    for name, spec in (("a", {}), ("b", {"unschedulable": True})):
+        body = {
+            "metadata": {"name": f"{server.namespace}-{name}", "labels": {"of": server.namespace}},
+            "spec": spec,
+        }
+        await server.request("POST", "/api/v1/nodes", body)
+    for value, name in (("false", "a"), ("true", "b")):
+        query = {"fieldSelector": f"spec.unschedulable={value}", "labelSelector": f"of={server.namespace}"}
+        _, found = await server.request("GET", "/api/v1/nodes", **query)
+        assert [one["metadata"]["name"] for one in found["items"]] == [f"{server.namespace}-{name}"]
+    for name in ("a", "b"):
+        await server.request("DELETE", f"/api/v1/nodes/{server.namespace}-{name}")
+
+
+@pytest.mark.parametrize(
+    "query", [{"limit": "abc"}, {"continue": "abc"}, {"continue": "%%%"}, {"watch": "1", "timeoutSeconds": "abc"}]
+)
+async def test_a_malformed_parameter_is_a_bad_request(api: Api, query: dict[str, str]) -> None:
+    code, status = await api.request("GET", api.path("leases"), **query)
     assert (code, status["reason"]) == (400, "BadRequest")
 
 

@@ -205,6 +205,27 @@ async def test_an_object_with_a_finalizer_waits_for_its_removal(api: Api) -> Non
     assert (await api.request("GET", path))[0] == 404
 
 
+@pytest.mark.parametrize("name", ["x", ""], ids=["one", "all"])
+async def test_a_dry_run_in_the_options_of_a_deletion_deletes_nothing(api: Api, name: str) -> None:
+    await api.request("POST", api.path("leases"), lease())
+    code, status = await api.request("DELETE", api.path("leases", name), {"dryRun": ["All"]})
+    assert code == 200 or (code, status["message"]) == (501, "a dry run is not supported by the embedded API")
+    assert (await api.request("GET", api.path("leases", "x")))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "options", [{"orphanDependents": True}, {"propagationPolicy": "Orphan"}], ids=["old", "new"]
+)
+async def test_a_deletion_that_leaves_dependents_is_done_or_not_supported(
+    api: Api, options: dict[str, Any]
+) -> None:
+    await api.request("POST", api.path("leases"), lease())
+    code, _ = await api.request("DELETE", api.path("leases", "x"), options)
+    _, found = await api.request("GET", api.path("leases", "x"))
+    expected = (200, ["orphan"]) if code == 200 else (501, None)
+    assert (code, found["metadata"].get("finalizers")) == expected
+
+
 async def test_a_recreated_object_has_another_uid(api: Api) -> None:
     _, first = await api.request("POST", api.path("leases"), lease())
     await api.request("DELETE", api.path("leases", "x"))

@@ -208,6 +208,67 @@ async def test_spread_constraints_balance_racks(racks: Racks) -> None:
     assert "didn't match pod topology spread constraints" in message
 
 
+async def test_groups_of_one_workload_can_be_in_different_racks(racks: Racks) -> None:
+    """As `imex migrate` writes it for LeaderWorkerSets."""
+    affinity = required(SAME, "rack", job="lws")
+    affinity[SAME]["requiredDuringSchedulingIgnoredDuringExecution"][0]["matchLabelKeys"] = ["group"]
+    for group, rack in (("0", "a"), ("1", "b")):
+        labels = {"job": "lws", "group": group}
+        first = await racks.place(f"{group}-0", labels=labels, affinity=affinity, nodeSelector={"rack": rack})
+        second = await racks.place(f"{group}-1", labels=labels, affinity=affinity)
+        assert (first[0], second[0]) == (rack, rack)
+
+
+async def test_a_spread_constraint_can_count_each_group_for_itself(racks: Racks) -> None:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "rack",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"job": "spread"}},
+        "matchLabelKeys": ["group"],
+    }
+    for group in ("0", "1"):
+        labels = {"job": "spread", "group": group}
+        spread = {"labels": labels, "topologySpreadConstraints": [constraint]}
+        assert (await racks.place(f"{group}-0", **spread, nodeSelector={"number": "0"}))[0] in ("a", "b")
+        on_a = {"nodeSelector": {"rack": "a"}}
+        await racks.place(f"{group}-1", labels=labels, **on_a)
+        await racks.place(f"{group}-2", labels=labels, **on_a)
+        assert (await racks.place(f"{group}-3", **spread))[0] == "b"
+
+
+async def test_a_spread_constraint_can_need_more_domains_than_there_are(racks: Racks) -> None:
+    labels = {"job": "wide"}
+    constraint = {
+        "maxSkew": 1,
+        "minDomains": 3,
+        "topologyKey": "rack",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": labels},
+    }
+    spread = {"labels": labels, "topologySpreadConstraints": [constraint]}
+    found = [await racks.place(f"wide-{number}", **spread) for number in range(2)]
+    assert sorted(name[0] for name in found) == ["a", "b"]
+    message = await racks.refusal("wide-2", **spread)
+    assert "didn't match pod topology spread constraints" in message
+
+
+async def test_another_policy_of_a_spread_constraint_is_done_or_not_supported(racks: Racks) -> None:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "rack",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"job": "policy"}},
+        "nodeTaintsPolicy": "Honor",
+    }
+    spread = {"labels": {"job": "policy"}, "topologySpreadConstraints": [constraint]}
+    if racks.api.is_real:
+        assert await racks.place("policy", **spread)
+    else:
+        message = await racks.refusal("policy", **spread)
+        assert message == "nodeTaintsPolicy: Honor is not supported by the embedded scheduler"
+
+
 class Devices:
     def __init__(self, racks: Racks) -> None:
         self._racks, self._api = racks, racks.api
@@ -309,6 +370,16 @@ async def test_a_device_belongs_to_one_claim_until_its_pod_has_ended(racks: Rack
     path = racks.api.path("pods", "first", group="v1")
     await racks.api.request("PATCH", f"{path}/status", {"status": {"phase": "Succeeded"}}, MERGE_PATCH)
     assert await racks.node_of("second") == "a0"
+
+
+async def test_a_claim_that_is_allocated_keeps_other_pods_on_its_node(racks: Racks, devices: Devices) -> None:
+    await devices.publish(one={"id": {"int": 0}})
+    await devices.template("any")
+    await racks.place("first", nodeSelector={"rack": "a", "number": "0"}, **claiming("any"))
+    claim = (await devices.claim_of("first"))["metadata"]["name"]
+    spec = {**claiming(""), "resourceClaims": [{"name": "devices", "resourceClaimName": claim}]}
+    said = await racks.refusal("second", nodeSelector={"rack": "b"}, **spec)
+    assert "2 resourceclaim not available on the node" in said
 
 
 async def test_a_claim_can_need_several_devices(racks: Racks, devices: Devices) -> None:

@@ -1,6 +1,9 @@
 """The files of a simulated node, those that the daemon reads and those that it writes."""
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,23 @@ def test_files_are_read_again_after_they_changed(tmp_path: Path) -> None:
     assert root.network() == {"127.1.0.10": DROP, "127.1.0.11": 0.02}
     (tmp_path / "network.json").unlink()
     assert root.network() == {}
+
+
+@pytest.mark.skipif(shutil.which("ip") is None, reason="ip is not installed: install the package iproute2")
+def test_without_a_list_of_addresses_those_of_the_network_namespace_count(tmp_path: Path) -> None:
+    script = """
+ip link set lo up
+ip address add 198.18.0.9/24 dev lo
+ip address add 2001:db8::9/64 dev lo
+exec "$@"
+"""
+    show = f"from imex_sandbox.softimex.noderoot import NodeRoot; print(*NodeRoot({str(tmp_path)!r}).addresses())"
+    unshare = ["unshare", "--user", "--map-root-user", "--net", "sh", "-ec", script, "sh"]
+    argv = [*unshare, sys.executable, "-c", show]
+    found = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    assert set(found) == {"127.0.0.1", "198.18.0.9", "::1", "2001:db8::9"}
+    (tmp_path / "addresses").write_text("127.1.0.10\n")
+    assert NodeRoot(tmp_path).addresses() == ("127.1.0.10",)
 
 
 def test_an_invalid_file_keeps_its_last_valid_content(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from imex_sandbox.cluster.imexprograms import (
     NVIDIA_IMEX,
     ImexNode,
     ImexSupervisor,
+    SharedAnswers,
     nvidia_imex_pid,
 )
 from imex_sandbox.cluster.programs import Program
@@ -34,9 +35,11 @@ from imex_sandbox.process import raise_file_limit
 class NodePrograms:
     """The programs of one node."""
 
-    def __init__(self, node: DriverNode, settings: DriverSettings, threads: Executor) -> None:
+    def __init__(
+        self, node: DriverNode, settings: DriverSettings, threads: Executor, domains: SharedAnswers
+    ) -> None:
         self._root = node.root
-        imex_node = ImexNode(node, settings.fabric, threads)
+        imex_node = ImexNode(node, settings.fabric, threads, domains)
         supervisor = ImexSupervisor(node, settings.fabric)
         programs = ((imex_node, None if settings.processes else imex_node.run), (supervisor, None))
         self.programs = {
@@ -96,8 +99,8 @@ class NodePrograms:
 
 class Drivers:
     def __init__(self, settings: DriverSettings) -> None:
-        threads = ThreadPoolExecutor(max(1, len(settings.nodes)))
-        self._nodes = {node.name: NodePrograms(node, settings, threads) for node in settings.nodes}
+        threads, domains = ThreadPoolExecutor(max(1, len(settings.nodes))), SharedAnswers()
+        self._nodes = {node.name: NodePrograms(node, settings, threads, domains) for node in settings.nodes}
         self._socket = settings.socket
 
     async def run(self) -> None:

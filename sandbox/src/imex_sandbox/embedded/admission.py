@@ -4,13 +4,12 @@ import re
 from collections.abc import Callable
 from contextvars import ContextVar
 
-from imex_sandbox.embedded import builtin
+from imex_sandbox.embedded import builtin, validation
 from imex_sandbox.embedded.definitions import Definitions, accepted_status
-from imex_sandbox.embedded.kinds import CRDS, NAMESPACES, Kind
+from imex_sandbox.embedded.kinds import CRDS, LISTED_ONLY, NAMESPACES, Kind
 from imex_sandbox.embedded.lists import ListKeys, applied_keys
 from imex_sandbox.embedded.objects import Admission
-from imex_sandbox.embedded.schemas import Cause
-from imex_sandbox.embedded.statuses import ApiError, Json, invalid
+from imex_sandbox.embedded.statuses import ApiError, Json, invalid, no_controller
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -29,19 +28,23 @@ class ServerAdmission(Admission):
         self._now = now
 
     def admit(self, kind: Kind, document: Json, old: Json | None, *, subresource: str = "") -> Json:
+        if kind in LISTED_ONLY:
+            raise no_controller(kind)
         if old is None:
             _check_name(kind, document["metadata"]["name"])
+        if not subresource:
+            validation.check_metadata(kind, document["metadata"])
         unknown: list[str] = []
         if definition := self._definitions.of(kind):
             document = definition.schema.with_defaults(definition.schema.prune(document, unknown))
             _report(kind, unknown)
             if causes := definition.schema.causes(document, old):
-                raise _invalid(kind, document["metadata"]["name"], causes)
+                raise invalid(kind, document["metadata"]["name"], *causes)
             return document
         document = builtin.decode(kind, document, unknown)
         _report(kind, unknown)
         document = builtin.with_defaults(kind, document)
-        builtin.check(kind, document, old)
+        validation.check(kind, document, old)
         if kind is CRDS:
             self._definitions.check(document)
             if old is None:
@@ -63,7 +66,7 @@ def _check_name(kind: Kind, name: str) -> None:
     label = kind is NAMESPACES
     if len(name) > (63 if label else 253) or not (_LABEL if label else _SUBDOMAIN).fullmatch(name):
         what = "a lowercase RFC 1123 label" if label else "a lowercase RFC 1123 subdomain"
-        raise invalid(kind.kind, name, f'metadata.name: Invalid value: "{name}": {what} {_RULE}')
+        raise invalid(kind, name, f'metadata.name: Invalid value: "{name}": {what} {_RULE}')
 
 
 def _report(kind: Kind, unknown: list[str]) -> None:
@@ -81,11 +84,3 @@ def _warn(text: str) -> None:
     found = warnings.get(None)
     if found is not None and text not in found:
         found.append(text)
-
-
-def _invalid(kind: Kind, name: str, causes: list[Cause]) -> ApiError:
-    text = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
-    details = [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
-    qualified = f"{kind.kind}.{kind.group}"
-    message = f'{qualified} "{name}" is invalid: {text}'
-    return ApiError(422, message, name=name, group=kind.group, kind=kind.kind, causes=details)

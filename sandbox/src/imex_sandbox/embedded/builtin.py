@@ -1,6 +1,6 @@
 """Built-in types: their fields, by lightkube's models, and the defaults that a real API server sets.
 
-Only kinds and fields that simulated racks use have defaults. What would be accepted without any effect is refused.
+Only kinds and fields that simulated racks use have defaults. `validation` says what is refused.
 """
 
 import base64
@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 
 from imex_sandbox.embedded.kinds import CRDS, EVENTS, NODES, PODS, Kind
+from imex_sandbox.embedded.labels import labels_of
 from imex_sandbox.embedded.placement import quantity
-from imex_sandbox.embedded.statuses import ApiError, Json, invalid, not_supported
+from imex_sandbox.embedded.statuses import ApiError, Json, invalid
 
 _MODULES = {
     "": "core_v1",
@@ -26,7 +27,7 @@ _MODULES = {
 }
 _NOT_READY = "node.kubernetes.io/not-ready"
 _TOLERATION_SECONDS = 300
-_MUTABLE_POD_SPEC = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
+_PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
 
 
 def decode(kind: Kind, document: Json, unknown: list[str]) -> Json:
@@ -82,54 +83,11 @@ def created(kind: Kind, document: Json) -> Json:
             taints = [*taints, {"key": _NOT_READY, "effect": "NoSchedule"}]
         return {**document, "spec": {**spec, "taints": taints}}
     if kind is PODS:
-        return {**document, "status": {"phase": "Pending", "qosClass": _qos(spec)}}
+        fields = [field for field in ("affinity", "topologySpreadConstraints") if field in spec]
+        selecting = {field: _with_label_keys(spec[field], labels_of(document)) for field in fields}
+        status = {"phase": "Pending", "qosClass": _qos(spec)}
+        return {**document, "spec": {**spec, **selecting}, "status": status}
     return document
-
-
-def check(kind: Kind, document: Json, old: Json | None) -> None:
-    name = document["metadata"]["name"]
-    if old is None and (what := _unsupported(kind, document.get("spec") or {})):
-        raise not_supported(what)
-    if kind is PODS and old is not None and _fixed(document) != _fixed(old):
-        cause = (
-            "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
-            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to"
-            " existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was"
-            " previously negative)"
-        )
-        raise invalid("Pod", name, cause)
-    if kind is PODS and not document["spec"].get("containers"):
-        raise invalid("Pod", name, "spec.containers: Required value")
-    if kind is NODES:
-        for amounts in ("allocatable", "capacity"):
-            for amount in ((document.get("status") or {}).get(amounts) or {}).values():
-                _quantity(amount)
-    if kind.plural in ("resourceclaims", "resourceslices", "resourceclaimtemplates") and old is not None:
-        _check_immutable(kind, document, old)
-
-
-def _unsupported(kind: Kind, spec: Json) -> str:
-    """What would be stored without the effect that users expect."""
-    match kind.plural:
-        case "replicasets":
-            return "a ReplicaSet"
-        case "services" if spec.get("clusterIP") != "None":
-            return "a Service with a cluster IP (set clusterIP: None)"
-        case "jobs" if spec.get("completionMode") == "Indexed":
-            return "an Indexed Job"
-        case "jobs" if "activeDeadlineSeconds" in spec:
-            return "a Job with activeDeadlineSeconds"
-        case "statefulsets" if spec.get("volumeClaimTemplates"):
-            return "a StatefulSet with volumeClaimTemplates"
-        case "pods" if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()):
-            return "a pod with a PersistentVolumeClaim"
-    return ""
-
-
-def _check_immutable(kind: Kind, document: Json, old: Json) -> None:
-    if kind.plural != "resourceslices" and document.get("spec") != old.get("spec"):
-        cause = "spec: Invalid value: field is immutable"
-        raise invalid(kind.kind, document["metadata"]["name"], cause)
 
 
 @cache
@@ -145,7 +103,7 @@ def _error(kind: Kind, document: Json, text: str) -> ApiError:
     if what.startswith("Object missing required field"):
         missing = what.split("`")[1]
         field = f"{where}.{missing}" if where else missing
-        return invalid(kind.kind, document["metadata"].get("name", ""), f"{field}: Required value")
+        return invalid(kind, document["metadata"].get("name", ""), f"{field}: Required value")
     cause = f"{kind.kind} in version {kind.version!r} cannot be handled as a {kind.kind}: {where}: {what}"
     return ApiError(400, cause)
 
@@ -180,7 +138,7 @@ def pod_spec(spec: Json) -> Json:
         "dnsPolicy": "ClusterFirst",
         "securityContext": {},
         "schedulerName": "default-scheduler",
-        "priority": 0,
+        "priority": _PRIORITIES.get(spec.get("priorityClassName", ""), 0),
         "enableServiceLinks": True,
         "preemptionPolicy": "PreemptLowerPriority",
         **spec,
@@ -192,6 +150,27 @@ def pod_spec(spec: Json) -> Json:
     if "initContainers" in spec:
         result["initContainers"] = [_container(container, spec) for container in spec["initContainers"] or ()]
     return result
+
+
+def _with_label_keys(value: Any, labels: Json) -> Any:
+    """`matchLabelKeys` and `mismatchLabelKeys` of terms and constraints become part of their selectors."""
+    if isinstance(value, list):
+        return [_with_label_keys(one, labels) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "topologyKey" not in value:
+        return {name: _with_label_keys(inner, labels) for name, inner in value.items()}
+    added = [
+        {"key": key, "operator": operator, "values": [labels[key]]}
+        for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+        for key in value.get(field) or ()
+        if key in labels
+    ]
+    if not added:
+        return value
+    selector = value["labelSelector"]
+    expressions = [*(selector.get("matchExpressions") or ()), *added]
+    return {**value, "labelSelector": {**selector, "matchExpressions": expressions}}
 
 
 def _container(container: Json, spec: Json) -> Json:
@@ -215,7 +194,7 @@ def _container(container: Json, spec: Json) -> Json:
 def _resources(resources: Json) -> Json:
     """Quantities are strings, and what is limited but not requested is requested."""
     found = {
-        name: {resource: _quantity(amount) for resource, amount in amounts.items()}
+        name: {resource: quantity_text(amount) for resource, amount in amounts.items()}
         for name, amounts in resources.items()
         if name in ("limits", "requests") and amounts
     }
@@ -224,7 +203,7 @@ def _resources(resources: Json) -> Json:
     return {**resources, **found}
 
 
-def _quantity(amount: object) -> str:
+def quantity_text(amount: object) -> str:
     """Refused here, because the scheduler computes with those of all pods and nodes."""
     try:
         quantity(str(amount))
@@ -306,12 +285,3 @@ def _service_spec(spec: Json) -> Json:
     ports = [{"protocol": "TCP", "targetPort": port.get("port"), **port} for port in spec.get("ports") or ()]
     defaults = {"type": "ClusterIP", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster"}
     return {**defaults, **spec, **({"ports": ports} if ports else {})}
-
-
-def _fixed(document: Json) -> Json:
-    """What cannot change in a pod."""
-    spec = {name: value for name, value in document["spec"].items() if name not in _MUTABLE_POD_SPEC}
-    for name in ("containers", "initContainers"):
-        if name in spec:
-            spec[name] = [{**container, "image": ""} for container in spec[name]]
-    return spec

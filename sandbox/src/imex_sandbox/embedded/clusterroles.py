@@ -24,7 +24,9 @@ _RULES = {
         _rule(_READ, "", "configmaps pods serviceaccounts services services/status"),
         _rule(_READ, "", "namespaces namespaces/status pods/log pods/status"),
         _rule(_READ, ",events.k8s.io", "events"),
-        _rule(_READ, "apps", "daemonsets daemonsets/status replicasets statefulsets statefulsets/status"),
+        _rule(
+            _READ, "apps", "daemonsets daemonsets/status deployments replicasets statefulsets statefulsets/status"
+        ),
         _rule(_READ, "batch", "jobs jobs/status"),
         _rule(_READ, "resource.k8s.io", "resourceclaims resourceclaims/status resourceclaimtemplates"),
     ],
@@ -33,7 +35,7 @@ _RULES = {
         _rule(_WRITE, "", "pods pods/exec configmaps secrets serviceaccounts services"),
         _rule(["create"], "", "serviceaccounts/token"),
         _rule(_WRITE, ",events.k8s.io", "events"),
-        _rule(_WRITE, "apps", "daemonsets replicasets statefulsets"),
+        _rule(_WRITE, "apps", "daemonsets deployments replicasets statefulsets"),
         _rule(_WRITE, "batch", "jobs"),
         _rule([*_READ, *_WRITE], "coordination.k8s.io", "leases"),
         _rule(_WRITE, "resource.k8s.io", "resourceclaims resourceclaimtemplates"),

@@ -65,7 +65,7 @@ def parse(document: Json) -> Definition:
     names = spec["names"]
     if name != f"{names['plural']}.{spec['group']}":
         cause = f'metadata.name: Invalid value: "{name}": must be spec.names.plural+"."+spec.group'
-        raise invalid("CustomResourceDefinition.apiextensions.k8s.io", name, cause)
+        raise invalid(CRDS, name, cause)
     served = [version for version in spec["versions"] if version["served"]]
     if len(served) != 1:
         raise not_supported(f"the CRD {name} with {len(served)} served versions")

@@ -63,8 +63,8 @@ CORE_EVENTS = Kind("", "v1", "events", "Event", has_status=False)
 
 SERVICE_ACCOUNTS = Kind("", "v1", "serviceaccounts", "ServiceAccount", has_status=False)
 STATEFUL_SETS = Kind("apps", "v1", "statefulsets", "StatefulSet")
-REPLICA_SETS = Kind("apps", "v1", "replicasets", "ReplicaSet")
-"""There are none: they can only be listed."""
+LISTED_ONLY = (Kind("apps", "v1", "deployments", "Deployment"), Kind("apps", "v1", "replicasets", "ReplicaSet"))
+"""There are none, and a message says so to who tries to create one."""
 JOBS = Kind("batch", "v1", "jobs", "Job")
 LEASES = KINDS[4]
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap", has_status=False)
@@ -79,7 +79,7 @@ BUILT_IN = (
     SERVICES,
     SERVICE_ACCOUNTS,
     STATEFUL_SETS,
-    REPLICA_SETS,
+    *LISTED_ONLY,
     JOBS,
     Kind(_RBAC, "v1", "roles", "Role", has_status=False),
     Kind(_RBAC, "v1", "rolebindings", "RoleBinding", has_status=False),
@@ -108,10 +108,13 @@ SHORT_NAMES = {
     "events": ("ev",),
     "daemonsets": ("ds",),
     "statefulsets": ("sts",),
+    "deployments": ("deploy",),
     "replicasets": ("rs",),
     "customresourcedefinitions": ("crd", "crds"),
 }
-IN_CATEGORY_ALL = frozenset({"pods", "services", "daemonsets", "replicasets", "statefulsets", "jobs"})
+IN_CATEGORY_ALL = frozenset(
+    {"pods", "services", "daemonsets", "deployments", "replicasets", "statefulsets", "jobs"}
+)
 
 
 class Kinds:

@@ -6,7 +6,7 @@ and schemas, is up to `Admission`; without one, everything is accepted as it is.
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import jsonpatch
@@ -29,6 +29,7 @@ from imex_sandbox.embedded.strategic import strategic_merge
 
 FOREGROUND = "foregroundDeletion"
 """The finalizer of an object whose dependents are deleted before it (`garbage`)."""
+_PERMANENT = ("default", "kube-system", "kube-public")
 _IMMUTABLE_METADATA = (
     "name",
     "namespace",
@@ -86,7 +87,7 @@ class Objects:
             raise ApiError(400, cause)
         name = given.get("name") or self._generated_name(given.get("generateName", ""))
         if not name:
-            raise invalid(kind.kind, "", "metadata.name: Required value: name or generateName is required")
+            raise invalid(kind, "", "metadata.name: Required value: name or generateName is required")
         key = Key(namespace, name)
         self._check_namespace(kind, namespace)
         if self.storage.get(kind, key) is not None:
@@ -173,6 +174,9 @@ class Objects:
 
     def delete(self, kind: Kind, key: Key, options: Json) -> Stored:
         """The object as it is afterwards: gone, or with a deletion timestamp while finalizers remain."""
+        if kind is NAMESPACES and key.name in _PERMANENT:
+            cause = f'namespaces "{key.name}" is forbidden: this namespace may not be deleted'
+            raise ApiError(403, cause, name=key.name, kind="namespaces")
         live = self.get(kind, key).document
         self._check_preconditions(kind, key, live, options.get("preconditions") or {})
         policy = options.get("propagationPolicy") or "Background"
@@ -184,11 +188,11 @@ class Objects:
         grace = self._grace(kind, live, options)
         if not metadata.get("finalizers") and not grace and not self._has_content(kind, key):
             return self.storage.remove(kind, key)
-        if metadata.get("deletionTimestamp"):
+        if metadata.get("deletionTimestamp") and grace >= (metadata.get("deletionGracePeriodSeconds") or 0):
             return self.get(kind, key)
         deleting = {
             **metadata,
-            "deletionTimestamp": self.timestamp(),
+            "deletionTimestamp": self.timestamp(grace),
             "deletionGracePeriodSeconds": grace,
             "generation": metadata["generation"] + 1,
         }
@@ -198,6 +202,7 @@ class Objects:
         return self.storage.put(kind, key, document)
 
     def _replace(self, kind: Kind, key: Key, live: Json, after: Json, subresource: str, manager: str) -> Stored:
+        _check_name(key, after.get("metadata") or {})
         self._check_preconditions(kind, key, live, after.get("metadata") or {})
         if subresource == "status":
             after = {**live, "status": after["status"]} if "status" in after else _without_status(live)
@@ -266,8 +271,21 @@ class Objects:
     def _generated_name(self, prefix: str) -> str:
         return prefix + self._new_uid()[-5:] if prefix else ""
 
-    def timestamp(self) -> str:
-        return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    def timestamp(self, later: int = 0) -> str:
+        """Now, or so many seconds later."""
+        return (self.now() + timedelta(seconds=later)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _check_name(key: Key, metadata: Json) -> None:
+    name = metadata.get("name")
+    if not name:
+        cause = f"the name of the object ({key.name} based on URL) was undeterminable: name must be provided"
+        raise ApiError(400, cause)
+    if name != key.name:
+        raise ApiError(400, f"the name of the object ({name}) does not match the name on the URL ({key.name})")
+    if metadata.get("namespace", key.namespace) != key.namespace:
+        cause = "the namespace of the provided object does not match the namespace sent on the request"
+        raise ApiError(400, cause)
 
 
 def _without_status(document: Json) -> Json:

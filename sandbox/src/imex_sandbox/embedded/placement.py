@@ -175,6 +175,9 @@ def _spread(pod: Json, node: Json, cluster: Nodes) -> str:
         if constraint["whenUnsatisfiable"] != "DoNotSchedule":
             continue
         key = constraint["topologyKey"]
+        for field, default in (("nodeAffinityPolicy", "Honor"), ("nodeTaintsPolicy", "Ignore")):
+            if constraint.get(field, default) != default:
+                raise Unschedulable(f"{field}: {constraint[field]} is not supported by the embedded scheduler")
         if key not in labels_of(node):
             return "node(s) didn't match pod topology spread constraints (missing required label)"
         counts: dict[str, int] = {}
@@ -186,7 +189,8 @@ def _spread(pod: Json, node: Json, cluster: Nodes) -> str:
                 )
         own = matches(constraint.get("labelSelector"), labels_of(pod))
         here = counts.get(labels_of(node)[key], 0) + own
-        if here - min(counts.values(), default=0) > constraint["maxSkew"]:
+        enough = len(counts) >= (constraint.get("minDomains") or 1)
+        if here - (min(counts.values(), default=0) if enough else 0) > constraint["maxSkew"]:
             return "node(s) didn't match pod topology spread constraints"
     return ""
 

@@ -167,9 +167,7 @@ def _answer(objects: Objects, target: Target, request: Request, rendering: Rende
             updated = objects.update(kind, key, body, subresource=part, manager=request.manager)
             return Response(200, rendering.one(updated))
         case "DELETE", True:
-            options = _object(request.body) if request.body else {}
-            options = {**request.query, **options}
-            return Response(200, rendering.one(objects.delete(kind, key, options)))
+            return Response(200, rendering.one(objects.delete(kind, key, _delete_options(request))))
         case "DELETE", False:
             return Response(200, _delete_all(objects, target, request, rendering))
     raise ApiError(405, "the server does not allow this method on the requested resource")
@@ -229,8 +227,18 @@ def bind(objects: Objects, key: Key, node: str) -> None:
     objects.assign(key, node)
 
 
+def _delete_options(request: Request) -> Json:
+    """In the query or, as kubectl sends them, in the body."""
+    options: Json = {**request.query, **(_object(request.body) if request.body else {})}
+    if options.get("dryRun"):
+        raise not_supported("a dry run")
+    if options.get("orphanDependents") in (True, "true", "1"):
+        raise not_supported("deletion with orphanDependents")
+    return options
+
+
 def _delete_all(objects: Objects, target: Target, request: Request, rendering: Rendering) -> bytes:
-    options = _object(request.body) if request.body else {}
+    options = _delete_options(request)
     deleted = [
         objects.delete(target.kind, key, options)
         for key, _ in _selected(objects, target, request.query, rendering.convert)
@@ -244,7 +252,7 @@ def _selected(
     fields = query.get("fieldSelector", "")
     if target.name:
         fields = f"metadata.name={target.name}"
-    matches = selector(query.get("labelSelector", ""), fields)
+    matches = selector(target.served, query.get("labelSelector", ""), fields)
     return [one for one in objects.storage.all(target.kind, target.namespace) if matches(convert(one[1].document))]
 
 
@@ -260,7 +268,8 @@ def _list(objects: Objects, target: Target, query: dict[str, str], rendering: Re
         if version != str(storage.version):
             raise expired("the provided continue parameter is too old: the objects have changed")
         found = [(key, one) for key, one in found if key > after]
-    limit = int(query.get("limit") or 0) or len(found)
+    limit = _number(query, "limit")
+    limit = limit if limit > 0 else len(found)
     page, rest = found[:limit], found[limit:]
     metadata: Json = {"resourceVersion": version}
     if rest:
@@ -272,10 +281,11 @@ def _list(objects: Objects, target: Target, query: dict[str, str], rendering: Re
 
 def _watch(objects: Objects, target: Target, request: Request, rendering: Rendering) -> Watch:
     query, namespace = request.query, target.namespace
+    _number(query, "timeoutSeconds")
     fields = query.get("fieldSelector", "")
     if target.name:
         fields = f"metadata.name={target.name}"
-    matches = selector(query.get("labelSelector", ""), fields)
+    matches = selector(target.served, query.get("labelSelector", ""), fields)
     converted = matches if rendering.is_plain else lambda document: matches(rendering.convert(document))
     watch = Watch(
         objects.storage,
@@ -303,5 +313,16 @@ def _token(version: str, key: Key) -> str:
 
 
 def _decode_token(token: str) -> tuple[str, Key]:
-    version, namespace, name = msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[str, str, str])
+    try:
+        decoded = msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[str, str, str])
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise ApiError(400, f"invalid continue token: continue key is not valid: {error}") from error
+    version, namespace, name = decoded
     return version, Key(namespace, name)
+
+
+def _number(query: dict[str, str], name: str) -> int:
+    try:
+        return int(query.get(name) or 0)
+    except ValueError:
+        raise ApiError(400, f'strconv.ParseInt: parsing "{query[name]}": invalid syntax') from None

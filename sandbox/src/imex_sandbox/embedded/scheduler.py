@@ -68,7 +68,7 @@ def _decide(objects: Objects, key: Key, pod: Json, cluster: Nodes) -> Decision:
     for node in cluster.nodes[first:] + cluster.nodes[:first]:
         if len(possible) == _ENOUGH:
             break
-        reason = placement.obstacle(pod, node, cluster)
+        reason = placement.obstacle(pod, node, cluster) or _elsewhere(claims, node)
         allocations = None if reason else _allocations(claims, node, slices, used, classes)
         if not reason and allocations is None:
             reason = "cannot allocate all claims"
@@ -102,6 +102,14 @@ def _claims(objects: Objects, key: Key, pod: Json) -> list[Json]:
     return claims
 
 
+def _elsewhere(claims: list[Json], node: Json) -> str:
+    """Said of a claim that is allocated for another node."""
+    allocations = [(claim.get("status") or {}).get("allocation") for claim in claims]
+    if all(fits(one, node) for one in allocations if one):
+        return ""
+    return "resourceclaim not available on the node"
+
+
 def _allocations(
     claims: list[Json],
     node: Json,
@@ -112,10 +120,7 @@ def _allocations(
     found, taken = {}, set(used)
     devices = devices_for(node, slices) if claims else []
     for claim in claims:
-        existing = (claim.get("status") or {}).get("allocation")
-        if existing:
-            if not fits(existing, node):
-                return None
+        if (claim.get("status") or {}).get("allocation"):
             continue
         made = allocate(claim, node, devices, taken, classes)
         if made is None:

@@ -8,25 +8,15 @@ import binascii
 import json
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from imex_sandbox.embedded.lists import SET, Keys, ListKeys
-from imex_sandbox.embedded.statuses import ApiError, Json
+from imex_sandbox.embedded.statuses import ApiError, Cause, Json
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _RULES = "x-kubernetes-validations"
 _CHECKED = ("x-kubernetes-embedded-resource",)
 """Not supported: it is better to refuse a CRD than to accept objects that a real API server refuses."""
-
-
-class Cause(NamedTuple):
-    field: str
-    reason: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
-
 
 _BEFORE_RULES = ("type", "enum", "required", "maxItems", "maxLength", "maxProperties")
 _UNCHECKED = Cause(

@@ -5,20 +5,40 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from imex_sandbox.embedded.kinds import Kind
 from imex_sandbox.embedded.statuses import ApiError, Json
 
-_FIELDS = ("metadata", "spec", "status", "involvedObject", "regarding", "reason", "type", "reportingController")
+_OBJECT = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+_OF_EVENTS = ("reason", "type")
+_FIELDS: dict[str, tuple[str, ...]] = {
+    "pods": (
+        *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+        *("spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName"),
+    ),
+    "nodes": ("spec.unschedulable",),
+    "namespaces": ("status.phase",),
+    "secrets": ("type",),
+    "services": ("spec.clusterIP", "spec.type"),
+    "resourceslices.resource.k8s.io": ("spec.nodeName", "spec.driver"),
+    "events": (*(f"involvedObject.{field}" for field in _OBJECT), *_OF_EVENTS, "reportingComponent"),
+    "events.events.k8s.io": (*(f"regarding.{field}" for field in _OBJECT), *_OF_EVENTS, "reportingController"),
+}
+"""What can be selected by, beside the name and the namespace, as in a real API server."""
+_BOOLEAN = ("spec.unschedulable", "spec.hostNetwork")
 
 Predicate = Callable[[Json], bool]
 
 _SET_BASED = re.compile(r"^(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)$")
-_EQUALITY = re.compile(r"^(?P<key>[\w./-]+)\s*(?P<operator>!=|==|=)\s*(?P<value>[\w.-]*)$")
+_EQUALITY = re.compile(r"^(?P<key>[\w./-]+)\s*(?P<operator>!=|==|=)\s*(?P<value>[\w./-]*)$")
 
 
 @lru_cache(1024)
-def selector(labels: str, fields: str) -> Predicate:
-    """Raises ApiError if a selector is malformed."""
-    terms = [_label_term(term) for term in _split(labels)] + [_field_term(term) for term in _split(fields)]
+def selector(kind: Kind, labels: str, fields: str) -> Predicate:
+    """Raises ApiError if a selector is malformed, or selects by a field that is not supported."""
+    supported = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()))
+    supported += _FIELDS.get(kind.qualified, ())
+    terms = [_label_term(term) for term in _split(labels)]
+    terms += [_field_term(term, supported) for term in _split(fields)]
     return lambda obj: all(term(obj) for term in terms)
 
 
@@ -41,14 +61,14 @@ def _label_term(term: str) -> Predicate:
     raise ApiError(400, f"unable to parse requirement: {term!r}")
 
 
-def _field_term(term: str) -> Predicate:
+def _field_term(term: str, supported: tuple[str, ...]) -> Predicate:
     match = _EQUALITY.match(term)
     if match is None:
         raise ApiError(400, f"invalid selector: {term!r}; can't understand it")
-    path, value, equal = match["key"].split("."), match["value"], match["operator"] != "!="
-    if path[0] not in _FIELDS:
-        raise ApiError(400, f"field label not supported: {match['key']}")
-    return lambda obj: (_field(obj, path) == value) is equal
+    key, value, equal = match["key"], match["value"], match["operator"] != "!="
+    if key not in supported:
+        raise ApiError(400, f"field label not supported: {key}")
+    return lambda obj: (_field(obj, key) == value) is equal
 
 
 def _label(obj: Json, key: str) -> str | None:
@@ -56,8 +76,10 @@ def _label(obj: Json, key: str) -> str | None:
     return labels.get(key)
 
 
-def _field(obj: Json, path: list[str]) -> str:
+def _field(obj: Json, key: str) -> str:
     value: Any = obj
-    for part in path:
+    for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
+    if key in _BOOLEAN:
+        return "true" if value else "false"
     return "" if value is None else str(value)

@@ -23,12 +23,12 @@ from imex_sandbox.embedded.authentication import Tokens, User
 from imex_sandbox.embedded.authorization import Attributes, Authorizer
 from imex_sandbox.embedded.definitions import Definitions
 from imex_sandbox.embedded.discovery import AGGREGATED, Discovery
-from imex_sandbox.embedded.kinds import BUILT_IN, NAMESPACES, SERVICE_ACCOUNTS, Kinds
+from imex_sandbox.embedded.kinds import BUILT_IN, LISTED_ONLY, NAMESPACES, SERVICE_ACCOUNTS, Kinds
 from imex_sandbox.embedded.kubeletproxy import KubeletProxy, NodePage, PodRequest, node_page, pod_request
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.requests import Request, Response, Target, answer, parse_path
 from imex_sandbox.embedded.settings import Settings
-from imex_sandbox.embedded.statuses import ApiError, Json
+from imex_sandbox.embedded.statuses import ApiError, Json, no_controller
 from imex_sandbox.embedded.storage import Key, Storage
 from imex_sandbox.embedded.tables import Tables
 from imex_sandbox.embedded.watches import Watch
@@ -107,8 +107,6 @@ class Server:
         warnings.set(noticed)
         field_validation.set(request.query.get("fieldValidation", "Warn"))
         try:
-            if request.content_type == protobuf.CONTENT_TYPE:
-                request = request._replace(body=msgspec.json.encode(protobuf.decode(request.body)))
             answered = self._answer(user, request)
         except ApiError as error:
             answered = Response(error.code, msgspec.json.encode(error.status))
@@ -150,6 +148,9 @@ class Server:
         api, path = self._api, request.path
         if path in ("/healthz", "/livez", "/readyz"):
             return Response(200, b"ok", "text/plain")
+        if path == "/openapi/v2":
+            # kubectl asks for it if a kind is not in version 3. It says then that there is no such kind.
+            return Response(200, b"", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf")
         aggregated = "as=APIGroupDiscoveryList" in request.accept and "v=v2;" in request.accept + ";"
         found = api.discovery.answer(path, aggregated=aggregated) if request.method == "GET" else None
         if found is not None:
@@ -159,10 +160,12 @@ class Server:
         if account := _token_request(path):
             attributes = Attributes("create", "", "serviceaccounts/token", *account)
             self._authorizer.check(user, attributes)
-            return self._create_token(request, *account)
+            return self._create_token(_as_json(request), *account)
         target = parse_path(api.kinds, path)
         self._authorizer.check(user, attributes_of(target, request))
-        return answer(api.objects, request, api.tables)
+        if request.method == "POST" and target.kind in LISTED_ONLY:
+            raise no_controller(target.kind)
+        return answer(api.objects, _as_json(request), api.tables)
 
     def _create_token(self, request: Request, namespace: str, name: str) -> Response:
         self._api.objects.get(SERVICE_ACCOUNTS, Key(namespace, name))
@@ -224,6 +227,12 @@ def attributes_of(target: Target, request: Request) -> Attributes:
     plural = target.served.plural
     resource = f"{plural}/{target.subresource}" if target.subresource else plural
     return Attributes(verb, target.served.group, resource, target.namespace, target.name)
+
+
+def _as_json(request: Request) -> Request:
+    if request.content_type != protobuf.CONTENT_TYPE:
+        return request
+    return request._replace(body=msgspec.json.encode(protobuf.decode(request.body)))
 
 
 def _token_request(path: str) -> tuple[str, str] | None:

@@ -1,6 +1,8 @@
 """Errors of the API, as `Status` objects with the codes and reasons of a real API server."""
 
-from typing import Any
+from typing import Any, NamedTuple
+
+from imex_sandbox.embedded.kinds import Kind
 
 Json = dict[str, Any]
 
@@ -51,8 +53,39 @@ def conflict(plural: str, name: str, cause: str) -> ApiError:
     return ApiError(409, f'Operation cannot be fulfilled on {plural} "{name}": {cause}', name=name, kind=plural)
 
 
-def invalid(kind: str, name: str, cause: str) -> ApiError:
-    return ApiError(422, f'{kind} "{name}" is invalid: {cause}', name=name, kind=kind)
+class Cause(NamedTuple):
+    field: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+_CAUSES = {
+    "Required value": "FieldValueRequired",
+    "Invalid value": "FieldValueInvalid",
+    "Not found": "FieldValueNotFound",
+    "Duplicate value": "FieldValueDuplicate",
+    "Unsupported value": "FieldValueNotSupported",
+    "Forbidden": "FieldValueForbidden",
+}
+
+
+def invalid(kind: Kind, name: str, *given: str | Cause) -> ApiError:
+    """A cause as text is like `spec.containers[0].image: Required value`."""
+    causes = [_cause(one) if isinstance(one, str) else one for one in given]
+    text = str(causes[0]) if len(causes) == 1 else f"[{', '.join(map(str, causes))}]"
+    details = [{"reason": one.reason, "message": one.message, "field": one.field} for one in causes]
+    group = {"group": kind.group} if kind.group else {}
+    qualified = ".".join(filter(None, (kind.kind, kind.group)))
+    message = f'{qualified} "{name}" is invalid: {text}'
+    return ApiError(422, message, name=name, **group, kind=kind.kind, causes=details)
+
+
+def _cause(text: str) -> Cause:
+    field, _, message = text.partition(": ")
+    return Cause(field, _CAUSES[message.partition(":")[0]], message)
 
 
 def unprocessable() -> ApiError:
@@ -62,6 +95,11 @@ def unprocessable() -> ApiError:
 
 def expired(message: str) -> ApiError:
     return ApiError(410, message)
+
+
+def no_controller(kind: Kind) -> ApiError:
+    what = f"{kind.kind}s are not supported by the embedded control plane"
+    return ApiError(501, f"{what}: use a Job, a StatefulSet or a Pod, or --control-plane kubernetes")
 
 
 def not_supported(what: str) -> ApiError:

@@ -4,6 +4,7 @@ import re
 from datetime import datetime
 
 from imex_sandbox.embedded.claims import has_ended
+from imex_sandbox.embedded.events import record
 from imex_sandbox.embedded.kinds import JOBS, PODS, STATEFUL_SETS, Kind
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
@@ -189,8 +190,11 @@ def _create(
     }
     try:
         objects.create(PODS, key.namespace, {"metadata": metadata, "spec": {**template["spec"], **(fields or {})}})
-    except ApiError:
-        return  # the namespace is being deleted, or a pod of this name is not gone yet; a later pass tries again
+    except ApiError as error:
+        # A later pass tries again. A pod of the same name that is not gone yet is no error.
+        if error.code != 409:
+            controller = f"{owner['kind'].lower()}-controller"
+            record(objects, owner, "Warning", "FailedCreate", f"Error creating: {error}", controller)
 
 
 def set_status(objects: Objects, kind: Kind, key: Key, live: Json, status: Json) -> None:

@@ -38,7 +38,7 @@ def open_channel(channel: str | Path | None = None, socket: str | Path | None = 
     path = socket or os.environ.get(SOCKET_VARIABLE)
     if not path:
         raise CudaError(
-            CudaError.NOT_SUPPORTED, f"{SOCKET_VARIABLE} is not set: does this container have an IMEX channel?"
+            CudaError.NOT_PERMITTED, f"{SOCKET_VARIABLE} is not set: does this container have an IMEX channel?"
         )
     return Channel(file, DaemonClient(Path(path)))
 

@@ -6,6 +6,8 @@ another address. Each file is read again after it changed.
 
 import json
 import os
+import re
+import socket
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -14,6 +16,8 @@ from imex_sandbox.softimex.sockets import is_address
 
 NODE_ROOT_VARIABLE = "IMEX_NODE_ROOT"
 DROP = -1.0
+ROUTES = "/proc/net/fib_trie"
+INTERFACES_V6 = "/proc/net/if_inet6"
 
 T = TypeVar("T")
 
@@ -66,7 +70,7 @@ class NodeRoot:
         self.run = self.file("run")
         self.client_socket = self.file("run/client/imex.sock")
         self.channels = self.file("dev/nvidia-caps-imex-channels")
-        self._addresses = WatchedFile[tuple[str, ...]](self.file("addresses"), _parse_addresses, ())
+        self._addresses = WatchedFile[tuple[str, ...] | None](self.file("addresses"), _parse_addresses, None)
         self._hosts = WatchedFile[dict[str, str]](self.file("hosts"), parse_hosts, {})
         self._hardware = WatchedFile(self.file("hardware.json"), parse_hardware, NO_HARDWARE)
         self._network = WatchedFile[dict[str, float]](self.file("network.json"), parse_network, {})
@@ -75,7 +79,9 @@ class NodeRoot:
         return os.path.join(self.path, name)
 
     def addresses(self) -> tuple[str, ...]:
-        return self._addresses.read()
+        """Without the file, those of the network namespace: the node or its pod has one of its own."""
+        listed = self._addresses.read()
+        return interface_addresses() if listed is None else listed
 
     def hosts(self) -> dict[str, str]:
         return self._hosts.read()
@@ -107,6 +113,24 @@ def from_environment() -> NodeRoot:
 
 def _parse_addresses(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def interface_addresses() -> tuple[str, ...]:
+    found = re.findall(r"\|-- (\S+)\n\s+/32 host LOCAL", _read(ROUTES))
+    found += [
+        socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0]))
+        for line in _read(INTERFACES_V6).splitlines()
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        # A kernel without IPv6 has no such file.
+        return ""
 
 
 def parse_hosts(text: str) -> dict[str, str]:
