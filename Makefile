@@ -97,7 +97,7 @@ mutate: SEEDS = 40
 mutate: env ## break safety conditions of the driver one at a time; the simulation must notice each, SEEDS=40
 	@python -m imex_sandbox.simulation --mutations --seeds $(SEEDS) --hours 2 --pause 40 $(ARGS)
 
-kube: env ## build the real Kubernetes that the tests run against (about ten minutes, once); KUBERNETES=1.34 selects a version
+kube: env ## build the real Kubernetes that the tests run against (about twenty minutes on two cores, once); KUBERNETES=1.34 selects a version
 	@python -m imex_sandbox.kubernetes.build
 	@python -m imex_sandbox.kubernetes.runc
 

@@ -46,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        # In a JUnit report: tools/testresults.py finds the suites in it.
+        item.user_properties.append(("markers", " ".join(marker.name for marker in item.iter_markers())))
     missing = {"kube": binaries.missing()}
     if _is_kubernetes():
         missing["racks"] = binaries.missing((*binaries.SIMULATED_CLUSTER, *binaries.TOOLS))

@@ -1,6 +1,7 @@
 """Runs the driver's suites on the supported versions of Kubernetes, and writes docs/compatibility.md from that.
 
     python -m tools.compatibility [SUITE...]
+    python -m tools.compatibility --report FILE      after make test-kube ARGS=--junitxml=FILE
 
 `IMEX_KUBERNETES` selects one version; without it, all are run. Results of other suites and versions are kept, in
 tools/compatibility.json. The page contains nothing that was not run. As root, because kubelets need it.
@@ -10,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import msgspec
 
 from imex_sandbox.kubernetes import binaries, versions
 from tools import controlplanes
-from tools.testresults import Result, Results, parse
+from tools.testresults import Result, Results, Selection, load, parse, store, today
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "tools/compatibility.json"
@@ -33,20 +33,23 @@ The suites of simulated racks run on both: on real Kubernetes first, and on the 
 plane](embedded.md), which is not Kubernetes. `python -m tools.controlplanes` runs them and keeps the results."""
 
 SUITES = {
-    "driver": ("The driver on real kubelets", ("tests/driver", "-m", "node")),
-    "kubelet": ("Contract of the kubelet: the real one", ("tests/sandbox/kubelet", "-m", "node")),
-    "simulated": ("Contract of the kubelet: the simulated ones", ("tests/sandbox/kubelet", "-m", "kube")),
-    "nodes": ("Nodes with containerd", ("tests/sandbox/kubernetes/test_node.py",)),
+    "driver": ("The driver on real kubelets", Selection(["tests/driver"], "node")),
+    "kubelet": ("Contract of the kubelet: the real one", Selection(["tests/sandbox/kubelet"], "node")),
+    "simulated": ("Contract of the kubelet: the simulated ones", Selection(["tests/sandbox/kubelet"], "kube")),
+    "nodes": ("Nodes with containerd", Selection(["tests/sandbox/kubernetes/test_node.py"])),
     "controlplane": (
         "Control plane; contract of the API server",
-        ("tests/sandbox/kubernetes/test_controlplane.py", "tests/sandbox/embedded", "-m", "kube"),
+        Selection(["tests/sandbox/kubernetes/test_controlplane.py", "tests/sandbox/embedded"], "kube"),
     ),
-    "client": ("API client, watches, leader election", ("tests/kube", "-m", "kube")),
-    "controller": ("`imex controller`", ("tests/controller", "-m", "kube")),
-    "node": ("`imex node`", ("tests/node", "-m", "kube")),
-    "policies": ("CRDs, admission policies, webhook", ("tests/api", "tests/policies", "-m", "kube")),
-    "chart": ("Helm chart: the API server takes its objects", ("tests/chart", "-m", "kube")),
-    "install": ("Helm chart: install, upgrade, uninstall on real kubelets", ("tests/chart", "-m", "node")),
+    "client": ("API client, watches, leader election", Selection(["tests/kube"], "kube")),
+    "controller": ("`imex controller`", Selection(["tests/controller"], "kube")),
+    "node": ("`imex node`", Selection(["tests/node"], "kube")),
+    "policies": ("CRDs, admission policies, webhook", Selection(["tests/api", "tests/policies"], "kube")),
+    "chart": ("Helm chart: the API server takes its objects", Selection(["tests/chart"], "kube")),
+    "install": (
+        "Helm chart: install, upgrade, uninstall on real kubelets",
+        Selection(["tests/chart"], "node"),
+    ),
 }
 
 
@@ -74,25 +77,21 @@ def _column(results: Results, minor: str) -> list[str]:
     return [", ".join(releases), *cells, " to ".join(dict.fromkeys((days[0], days[-1])))]
 
 
-def load() -> Results:
-    return msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else {}
-
-
 def document() -> dict[Path, bytes]:
-    both = f"{RACKS_INTRODUCTION}\n\n{controlplanes.table(controlplanes.load())}\n"
-    return {PAGE: f"{page(load(), INTRODUCTION.read_text())}\n{both}".encode()}
+    both = f"{RACKS_INTRODUCTION}\n\n{controlplanes.table(load(controlplanes.RESULTS))}\n"
+    return {PAGE: f"{page(load(RESULTS), INTRODUCTION.read_text())}\n{both}".encode()}
 
 
 def run(suite: str, minor: str) -> Result:
     environment = os.environ | {versions.VARIABLE: minor}
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        argv = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--junitxml={report}", *SUITES[suite][1]]
+        options = ["-q", "-n", "2", f"--junitxml={report}", *SUITES[suite][1].arguments]
+        argv = [sys.executable, "-m", "pytest", *options]
         code = subprocess.run(argv, cwd=ROOT, env=environment, check=False).returncode
         if code > 1:
             raise SystemExit(f"pytest could not run the suite {suite} on Kubernetes {minor}: exit code {code}")
-        date = time.strftime("%Y-%m-%d", time.gmtime())
-        return with_programs(parse(report.read_bytes(), release="", date=date), programs(minor))
+        return with_programs(parse(report.read_bytes(), release="", date=today()), programs(minor))
 
 
 def programs(minor: str) -> dict[str, str]:
@@ -110,21 +109,37 @@ def with_programs(result: Result, found: Mapping[str, str]) -> Result:
     return msgspec.structs.replace(result, release=release, remarks=(*remarks, *result.remarks))
 
 
-def main(suites: list[str]) -> None:
-    if unknown := set(suites) - set(SUITES):
+def save(suite: str, minor: str, result: Result) -> None:
+    store(RESULTS, suite, minor, result)
+    for path, content in document().items():
+        path.write_bytes(content)
+
+
+def take_over(report: Path) -> None:
+    """The results of `make test-kube ARGS=--junitxml=FILE`, which runs all suites on one version."""
+    minor, found = versions.selected(), report.read_bytes()
+    release = programs(minor)
+    for suite, (_, selection) in SUITES.items():
+        save(suite, minor, with_programs(parse(found, release="", date=today(), selection=selection), release))
+    for suite in controlplanes.SUITES:
+        selection = controlplanes.selection(suite, "kubernetes")
+        result = parse(found, release=release["kube-apiserver"], date=today(), selection=selection)
+        controlplanes.save(suite, "kubernetes", result)
+    for path, content in document().items():
+        path.write_bytes(content)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[:1] == ["--report"]:
+        take_over(Path(arguments[1]))
+        return
+    if unknown := set(arguments) - set(SUITES):
         raise SystemExit(f"unknown suites {', '.join(unknown)}: choose from {', '.join(SUITES)}")
     minors = [versions.selected()] if os.environ.get(versions.VARIABLE) else list(versions.KUBERNETES)
     for minor in minors:
-        for suite in suites or SUITES:
+        for suite in arguments or SUITES:
             click.echo(f"Kubernetes {minor}: {SUITES[suite][0]}", err=True)
-            result = run(suite, minor)
-            results = load()
-            results.setdefault(suite, {})[minor] = result
-            RESULTS.write_bytes(
-                msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=1) + b"\n"
-            )
-            for path, content in document().items():
-                path.write_bytes(content)
+            save(suite, minor, run(suite, minor))
 
 
 if __name__ == "__main__":

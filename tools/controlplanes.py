@@ -10,14 +10,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import click
-import msgspec
 
 from imex_sandbox.kubernetes import binaries, versions
-from tools.testresults import Result, Results, parse
+from tools.testresults import Result, Results, Selection, parse, store, today
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "tools/controlplanes.json"
@@ -38,10 +36,10 @@ RACKS = {
 SUITES = CONTRACTS | RACKS
 
 
-def selection(suite: str, control_plane: str) -> tuple[str, str, str]:
-    """Arguments of pytest. A contract runs on both, one after the other, and `kube` marks the real one."""
+def selection(suite: str, control_plane: str) -> Selection:
+    """A contract runs on both, one after the other, and `kube` marks the real one."""
     marker = "racks" if suite in RACKS else "kube" if control_plane == "kubernetes" else "not kube"
-    return SUITES[suite][1], "-m", marker
+    return Selection([SUITES[suite][1]], marker)
 
 
 def table(results: Results) -> str:
@@ -67,8 +65,8 @@ def _cell(result: Result | None) -> str:
     return f"{result} ({', '.join(filter(None, (result.release, result.date)))})"
 
 
-def load() -> Results:
-    return msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.exists() else {}
+def save(suite: str, control_plane: str, result: Result) -> None:
+    store(RESULTS, suite, control_plane, result)
 
 
 def run(suite: str, control_plane: str) -> Result:
@@ -76,13 +74,13 @@ def run(suite: str, control_plane: str) -> Result:
     release = versions.version_of(binaries.find("kube-apiserver")) if control_plane == "kubernetes" else ""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        arguments = ["-q", "-n", "0", f"--junitxml={report}", *selection(suite, control_plane)]
+        arguments = ["-q", "-n", "0", f"--junitxml={report}", *selection(suite, control_plane).arguments]
         code = subprocess.run(
             [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, env=environment, check=False
         ).returncode
         if code > 1:
             raise SystemExit(f"pytest could not run the suite {suite} on {control_plane}: exit code {code}")
-        return parse(report.read_bytes(), release=release, date=time.strftime("%Y-%m-%d", time.gmtime()))
+        return parse(report.read_bytes(), release=release, date=today())
 
 
 def main(arguments: list[str]) -> None:
@@ -93,12 +91,7 @@ def main(arguments: list[str]) -> None:
     for suite in suites:
         for control_plane in control_planes:
             click.echo(f"{control_plane}: {SUITES[suite][0]}", err=True)
-            result = run(suite, control_plane)
-            results = load()
-            results.setdefault(suite, {})[control_plane] = result
-            RESULTS.write_bytes(
-                msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=1) + b"\n"
-            )
+            save(suite, control_plane, run(suite, control_plane))
 
 
 if __name__ == "__main__":
