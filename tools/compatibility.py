@@ -116,12 +116,14 @@ def save(suite: str, minor: str, result: Result) -> None:
 
 
 def take_over(report: Path) -> None:
-    """The results of `make test-kube ARGS=--junitxml=FILE`, which runs all suites on one version."""
+    """The results of `make test-kube ARGS=--junitxml=FILE`, which runs all suites on one version. The comparison
+    with the embedded control plane is with the default version.
+    """
     minor, found = versions.selected(), report.read_bytes()
     release = programs(minor)
     for suite, (_, selection) in SUITES.items():
         save(suite, minor, with_programs(parse(found, release="", date=today(), selection=selection), release))
-    for suite in controlplanes.SUITES:
+    for suite in controlplanes.SUITES if minor == versions.DEFAULT else ():
         selection = controlplanes.selection(suite, "kubernetes")
         result = parse(found, release=release["kube-apiserver"], date=today(), selection=selection)
         controlplanes.save(suite, "kubernetes", result)
