@@ -39,9 +39,13 @@ def container(rng: random.Random, name: str, *, legacy: bool) -> Plain:
             parts["resources"] = {}
         case 2:
             parts["resources"] = None
-    keys = list(parts)
+    return {"name": name} | shuffled(rng, parts)
+
+
+def shuffled(rng: random.Random, content: Plain) -> Plain:
+    keys = list(content)
     rng.shuffle(keys)
-    return {"name": name} | {key: parts[key] for key in keys}
+    return {key: content[key] for key in keys}
 
 
 def pod_spec(rng: random.Random, *, legacy: bool, shares: bool) -> Plain:
@@ -58,22 +62,30 @@ def pod_spec(rng: random.Random, *, legacy: bool, shares: bool) -> Plain:
     if volumes:
         spec["volumes"] = volumes
     if rng.random() < 0.5:
-        spec = {"restartPolicy": "Never"} | spec
-    if rng.random() < 0.3:
+        spec["restartPolicy"] = "Never"
+    if rng.random() < 0.5:
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     if shares:
         spec["resourceClaims"] = [{"name": "channel", "resourceClaimTemplateName": "shared-channel"}]
         for one in containers:
             one["resources"] = (one.get("resources") or {}) | {"claims": [{"name": "channel"}]}
-    return spec
+    return shuffled(rng, spec)
 
 
 def workload(rng: random.Random, name: str) -> Plain:
+    """In any order of keys: what is inserted may be beside, or above, what belongs to another list or mapping."""
+    one = _workload(rng, name)
+    if isinstance(one.get("spec"), dict):
+        one["spec"] = shuffled(rng, one["spec"])
+    return shuffled(rng, one)
+
+
+def _workload(rng: random.Random, name: str) -> Plain:
     model = rng.choice(["legacy", "legacy", "shares", "shares", "none"])
     spec = pod_spec(rng, legacy=model == "legacy", shares=model == "shares")
     template: Plain = {"spec": spec}
     if rng.random() < 0.5:
-        template = {"metadata": {"labels": {"app": name}}} | template
+        template = shuffled(rng, {"metadata": {"labels": {"app": name}}} | template)
     metadata: Plain = {"name": name}
     pods = rng.randint(1, 18)
     match rng.randint(0, 9):

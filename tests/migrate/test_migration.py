@@ -162,3 +162,37 @@ def test_text_at_the_end_of_a_container_stays(style: str, content: str) -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert container["args"] == [content]
     assert container["resources"] == {"claims": [{"name": "imex"}]}
+
+
+AFFINITY = """\
+      affinity:
+        nodeAffinity: {}
+"""
+
+
+def test_affinity_above_the_containers_gets_its_own_entries() -> None:
+    """The claims are inserted at the same place in the text, and belong to another mapping."""
+    done = migrated(LEGACY.replace("      # Größe", f"{AFFINITY}      # Größe"))
+    *_, job = yaml.safe_load_all(done.after["job.yaml"])
+    spec = job["spec"]["template"]["spec"]
+    assert spec["resourceClaims"] == [{"name": "imex", "resourceClaimTemplateName": "train-channel"}]
+    assert set(spec["affinity"]) == {"nodeAffinity", "podAffinity"}
+    assert done.findings == []
+
+
+def test_entries_at_the_end_of_a_document_stay_above_a_new_document() -> None:
+    first = MIGRATED.partition("      affinity:")[0] + "      # Größe" + MIGRATED.partition("# Größe")[2] + AFFINITY
+    done = migrated(f"{first}---\n{LEGACY.replace('name: train,', 'name: second,')}")
+    _, job, domain, second = yaml.safe_load_all(done.after["job.yaml"])
+    assert set(job["spec"]["template"]["spec"]["affinity"]) == {"nodeAffinity", "podAffinity"}
+    assert [domain["metadata"]["name"], second["metadata"]["name"]] == ["second", "second"]
+    assert done.findings == []
+
+
+def test_a_new_element_of_a_list_stays_in_the_list() -> None:
+    """Its dash is as deep as the key of the next entry."""
+    claims = "      resourceClaims:\n      - name: gpu\n        resourceClaimTemplateName: gpu\n"
+    done = migrated(LEGACY.replace("      # Größe", f"{claims}      # Größe"))
+    *_, job = yaml.safe_load_all(done.after["job.yaml"])
+    assert [claim["name"] for claim in job["spec"]["template"]["spec"]["resourceClaims"]] == ["gpu", "imex"]
+    assert "podAffinity" in job["spec"]["template"]["spec"]["affinity"]

@@ -141,11 +141,13 @@ def is_placed(pods: Pods) -> bool:
 
 
 def add_affinity(editor: Editor, pods: Pods, workload: str) -> None:
-    label = {WORKLOAD_LABEL: workload[:63].rstrip("-.")}
+    own = pods.labels.get(WORKLOAD_LABEL, "")
+    label = {WORKLOAD_LABEL: own or workload[:63].rstrip("-.")}
     term: dict[str, Any] = {"topologyKey": CLIQUE_LABEL, "labelSelector": {"matchLabels": label}}
     if pods.object.kind == "LeaderWorkerSet":
         # Its groups are independent of each other: each may be in another partition.
         term["matchLabelKeys"] = [_GROUP_LABEL]
     affinity = {"affinity": {"podAffinity": {_REQUIRED: [term]}}}
-    editor.yaml.merge(editor.node(pods.template.value), {"metadata": {"labels": label}}, before="spec")
+    if not own:
+        editor.yaml.merge(editor.node(pods.template.value), {"metadata": {"labels": label}}, before="spec")
     editor.yaml.merge(editor.node(pods.spec), affinity, before="containers")

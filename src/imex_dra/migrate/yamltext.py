@@ -6,7 +6,7 @@ place that cannot be edited so raises `NotEditable`. Edits are collected, and ap
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from imex_dra.base.errors import Unreadable
 
@@ -14,6 +14,21 @@ _EMPTY_LINES = re.compile(r"(\s*\n)+")
 
 Node = Any
 """Of PyYAML, which is imported when it is needed."""
+
+_DOCUMENT = -1
+"""The depth of a new document."""
+
+
+class _Edit(NamedTuple):
+    start: int
+    end: int
+    text: str
+    depth: int = 0
+    """Of inserted lines. At one place in the text the deeper ones are first: they continue what ends there."""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.start, self.end, -self.depth
 
 
 class NotEditable(Unreadable):
@@ -29,7 +44,7 @@ class YamlText:
         self.text = text
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         self.roots: list[Node] = list(yaml.compose_all(text, Loader=loader))
-        self._edits: list[tuple[int, int, str]] = []
+        self._edits: list[_Edit] = []
         self._starts: list[tuple[int, bool]] = []
         self.aliases: set[int] = set()
         """Documents with aliases: an edit in one place would also change another."""
@@ -43,11 +58,11 @@ class YamlText:
     def edited(self) -> str:
         newline = "\r\n" if "\r\n" in self.text else "\n"
         parts, position = [], 0
-        for start, end, replacement in sorted(self._edits, key=lambda edit: edit[:2]):
-            if start < position:
-                raise NotEditable(f"{self.line(start)}: two changes are in one place")
-            parts += [self.text[position:start], replacement.replace("\n", newline)]
-            position = end
+        for edit in sorted(self._edits, key=lambda edit: edit.order):
+            if edit.start < position:
+                raise NotEditable(f"{self.line(edit.start)}: two changes are in one place")
+            parts += [self.text[position : edit.start], edit.text.replace("\n", newline)]
+            position = edit.end
         return "".join((*parts, self.text[position:]))
 
     def checkpoint(self) -> int:
@@ -111,12 +126,12 @@ class YamlText:
         return True
 
     def _delete(self, start: int, end: int) -> None:
-        self._edits.append((start, end, ""))
+        self._edits.append(_Edit(start, end, ""))
 
     # Inserting
 
     def replace(self, scalar: Node, text: str) -> None:
-        self._edits.append((scalar.start_mark.index, scalar.end_mark.index, text))
+        self._edits.append(_Edit(scalar.start_mark.index, scalar.end_mark.index, text))
 
     def merge(self, mapping: Node, content: dict[str, Any], before: str = "") -> None:
         """Adds entries; lists get further elements. A new entry is placed before the given key."""
@@ -131,7 +146,7 @@ class YamlText:
                 self._append(found, value)
             elif not found.value or found.tag.endswith(":null"):
                 start, end = found.start_mark.index, found.end_mark.index
-                self._edits.append((start, end, (" " if start == end else "") + _flow(value)))
+                self._edits.append(_Edit(start, end, (" " if start == end else "") + _flow(value)))
             else:
                 raise NotEditable(f"{self.line(found.start_mark.index)}: {key} is not a list or a mapping")
 
@@ -150,37 +165,40 @@ class YamlText:
         if mapping.flow_style:
             entries = mapping.value
             at = _end(self.text, entries[-1][1]) if entries else mapping.start_mark.index + 1
-            self._edits.append((at, at, (", " if entries else "") + _flow({key: value})[1:-1]))
+            self._edits.append(_Edit(at, at, (", " if entries else "") + _flow({key: value})[1:-1]))
             return
-        lines = _block({key: value}, mapping.value[0][0].start_mark.column)
+        column = mapping.value[0][0].start_mark.column
+        lines, depth = _block({key: value}, column), 2 * column
         start = next((k.start_mark.index for k, _ in mapping.value if k.value == before), -1)
         if start >= 0 and self._only_spaces_before(start):
             at = self._above_comments(self._line_start(start))
-            self._edits.append((at, at, lines))
+            self._edits.append(_Edit(at, at, lines, depth))
         else:
-            self._insert_after(_end(self.text, mapping), lines)
+            self._insert_after(_end(self.text, mapping), lines, depth)
 
     def _append(self, sequence: Node, elements: list[Any]) -> None:
         if sequence.flow_style:
             at = _end(self.text, sequence.value[-1])
-            self._edits.append((at, at, ", " + _flow(elements)[1:-1]))
+            self._edits.append(_Edit(at, at, ", " + _flow(elements)[1:-1]))
         else:
-            self._insert_after(_end(self.text, sequence), _block(elements, sequence.start_mark.column))
+            column = sequence.start_mark.column
+            # Its dash may be in the column of the keys around it, and is deeper.
+            self._insert_after(_end(self.text, sequence), _block(elements, column), 2 * column + 1)
 
     def insert_document(self, number: int, content: dict[str, Any]) -> None:
         """Before the document with this number. Comments above a document stay with it."""
         start, explicit = self._starts[number]
         if explicit:
-            self._edits.append((start, start, f"---\n{_block(content, 0)}"))
+            self._edits.append(_Edit(start, start, f"---\n{_block(content, 0)}", _DOCUMENT))
         else:
             root = self.roots[number].start_mark.index
             at = self._above_comments(self._line_start(root))
-            self._edits.append((at, at, f"{_block(content, 0)}---\n"))
+            self._edits.append(_Edit(at, at, f"{_block(content, 0)}---\n", _DOCUMENT))
 
-    def _insert_after(self, index: int, lines: str) -> None:
+    def _insert_after(self, index: int, lines: str, depth: int) -> None:
         at = self._line_end(index)
         unfinished = at == len(self.text) and not self.text.endswith("\n")
-        self._edits.append((at, at, f"\n{lines.rstrip()}" if unfinished else lines))
+        self._edits.append(_Edit(at, at, f"\n{lines.rstrip()}" if unfinished else lines, depth))
 
     # Positions
 
