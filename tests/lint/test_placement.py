@@ -34,6 +34,11 @@ def nodes(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
 
 
+def alternatives(*values: str, key: str = CLIQUE) -> dict[str, Any]:
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]} for value in values]
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}}
+
+
 def affinity(kind: str, when: str, *terms: dict[str, Any]) -> dict[str, Any]:
     return {"affinity": {kind: {when: list(terms)}}}
 
@@ -53,6 +58,10 @@ def affinity(kind: str, when: str, *terms: dict[str, Any]) -> dict[str, Any]:
         (nodes({"key": CLIQUE, "operator": "In", "values": ["a.1"]}), True),
         (nodes({"key": CLIQUE, "operator": "In", "values": ["a.1", "b.1"]}), False),
         (nodes({"key": CLIQUE, "operator": "Exists"}), False),
+        (alternatives("a.1", "b.1"), False),
+        (alternatives("a.1", "a.1"), True),
+        (alternatives("n1", "n2", key="kubernetes.io/hostname"), False),
+        ({"nodeSelector": {CLIQUE: "a.1"}} | alternatives("a.1", "b.1"), True),
         (nodes({"key": CLIQUE, "operator": "NotIn", "values": ["a.1"]}), False),
     ],
 )

@@ -43,8 +43,11 @@ def container(rng: random.Random, name: str, *, legacy: bool) -> Plain:
 
 
 def shuffled(rng: random.Random, content: Plain) -> Plain:
+    """Often with what is nested deeply at the end, where the next document begins."""
     keys = list(content)
     rng.shuffle(keys)
+    if rng.random() < 0.5:
+        keys.sort(key=("affinity", "template", "spec").__contains__)
     return {key: content[key] for key in keys}
 
 
@@ -63,7 +66,7 @@ def pod_spec(rng: random.Random, *, legacy: bool, shares: bool) -> Plain:
         spec["volumes"] = volumes
     if rng.random() < 0.5:
         spec["restartPolicy"] = "Never"
-    if rng.random() < 0.5:
+    if rng.random() < 0.8:
         spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     if shares:
         spec["resourceClaims"] = [{"name": "channel", "resourceClaimTemplateName": "shared-channel"}]
@@ -216,7 +219,7 @@ class Renderer:
 def files(rng: random.Random) -> tuple[dict[str, str], list[str]]:
     """Texts by file, and the comments that have to stay."""
     renderer = Renderer(rng)
-    documents = [DOMAIN, *(workload(rng, f"work-{number}x") for number in range(rng.randint(1, 4)))]
+    documents = [DOMAIN, *(workload(rng, f"work-{number}x") for number in range(rng.randint(2, 5)))]
     cut = rng.randint(1, len(documents))
     texts: dict[str, str] = {}
     for name, own in (("0.yaml", documents[:cut]), ("1.yaml", documents[cut:])):

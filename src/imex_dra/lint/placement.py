@@ -63,15 +63,26 @@ def preferred_terms(pods: Pods) -> tuple[Value, ...]:
 
 def node_requirements(pods: Pods) -> Iterator[Requirement]:
     """Of nodeSelector and required node affinity. Terms of the latter are alternatives; all are listed."""
+    yield from _selected(pods)
+    for term in _node_terms(pods):
+        yield from _expressions(term)
+
+
+def _selected(pods: Pods) -> Iterator[Requirement]:
     for label, value in pods.spec["nodeSelector"].items():
         yield Requirement(value, label, (value.scalar,))
-    terms = pods.spec["affinity"]["nodeAffinity"][_REQUIRED]["nodeSelectorTerms"].elements()
-    for term in terms:
-        for expression in term["matchExpressions"].elements():
-            key = expression["key"]
-            in_ = expression["operator"].text == "In"
-            values = tuple(value.scalar for value in expression["values"].elements()) if in_ else ()
-            yield Requirement(key, key.text, values)
+
+
+def _node_terms(pods: Pods) -> tuple[Value, ...]:
+    return pods.spec["affinity"]["nodeAffinity"][_REQUIRED]["nodeSelectorTerms"].elements()
+
+
+def _expressions(term: Value) -> Iterator[Requirement]:
+    for expression in term["matchExpressions"].elements():
+        key = expression["key"]
+        in_ = expression["operator"].text == "In"
+        values = tuple(value.scalar for value in expression["values"].elements()) if in_ else ()
+        yield Requirement(key, key.text, values)
 
 
 def held_by_affinity(pods: Pods) -> bool:
@@ -87,7 +98,11 @@ def held_together(pods: Pods) -> bool:
 
 
 def _pinned_by(pods: Pods, labels: tuple[str, ...]) -> bool:
-    return any(len(one.values) == 1 and one.label in labels for one in node_requirements(pods))
+    """To one value of a label. Terms of node affinity are alternatives: each must require the same value."""
+    if any(one.label in labels for one in _selected(pods)):
+        return True
+    pinned = [{(r.label, *r.values) for r in _expressions(term) if len(r.values) == 1} for term in _node_terms(pods)]
+    return any(label in labels for label, _ in set.intersection(*pinned)) if pinned else False
 
 
 def _held_by_annotation(pods: Pods) -> bool:
