@@ -48,6 +48,7 @@ def test_a_domain_and_its_pods_in_one_file_have_no_note() -> None:
     assert rule is not None
     assert "FailedResourceClaimCreation" in rule.why
     assert "No rule notes that." in rule.why
+    assert "in a running cluster, to every template that does not exist" in rule.why
 
 
 def test_files_with_the_same_objects_do_not_disturb_each_other() -> None:
@@ -251,3 +252,54 @@ def test_control_characters_of_names_are_not_printed() -> None:
     text = pod(name='"a\\e[31m\\nb"')
     (finding,) = lint(load([read_source("f", text)]))
     assert finding.object == "Pod a?[31m?b"
+
+
+@pytest.mark.parametrize(
+    ("claim", "message", "step"),
+    [
+        (
+            "{name: imex, resourceClaimTemplate: train-channel}",
+            "claim imex has resourceClaimTemplate, which is no field",
+            "use resourceClaimTemplateName",
+        ),
+        (
+            "{name: imex, resourceclaimname: x}",
+            "claim imex has resourceclaimname, which is no field",
+            "use resourceClaimName",
+        ),
+        (
+            "{name: imex, source: {resourceClaimTemplateName: train-channel}}",
+            "claim imex has source, which Kubernetes 1.31 removed",
+            "move resourceClaimTemplateName out of source, beside name",
+        ),
+        (
+            "{name: imex}",
+            "claim imex names neither a template nor a ResourceClaim",
+            "add resourceClaimTemplateName with the template of the ComputeDomain",
+        ),
+        (
+            "{name: imex, resourceClaimTemplateName: null, note: x}",
+            "claim imex names neither a template nor a ResourceClaim",
+            "add resourceClaimTemplateName with the template of the ComputeDomain",
+        ),
+        (
+            "imex",
+            "an entry without a name names neither a template nor a ResourceClaim",
+            "add resourceClaimTemplateName with the template of the ComputeDomain",
+        ),
+    ],
+)
+def test_a_claim_without_a_template_names_the_field_that_was_meant(claim: str, message: str, step: str) -> None:
+    text = pod().replace("{name: imex, resourceClaimTemplateName: train-channel}", claim, 1)
+    assert claim in text
+    found = [
+        one for one in lint(load([read_source("f", domain()), read_source("g", text)])) if one.id == "IMEX111"
+    ]
+    assert [(one.message, one.next_step) for one in found] == [(message, step)]
+
+
+def test_a_claim_of_a_pod_group_needs_no_template() -> None:
+    claim = "{name: imex, podGroupResourceClaim: shared}"
+    text = pod().replace("{name: imex, resourceClaimTemplateName: train-channel}", claim, 1)
+    assert claim in text
+    assert ids(domain(), text) == []

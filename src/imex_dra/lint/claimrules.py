@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from imex_dra.lint.findings import Severity
 from imex_dra.lint.manifests import Manifests, nearest
 from imex_dra.lint.placement import needs_nodes
-from imex_dra.lint.pods import Container, Pods
+from imex_dra.lint.pods import Claim, Container, Pods
 from imex_dra.lint.rule import Problem, rule
 from imex_dra.lint.values import Value
 from imex_dra.lint.workloads import PER_NODE
+
+_CLAIMED = ("resourceClaimTemplateName", "resourceClaimName")
+"""A claim has exactly one of these fields."""
 
 
 def _listing(pods: Pods, claim: str) -> list[Container]:
@@ -155,6 +158,40 @@ def _misplaced(pods: Pods) -> Iterator[tuple[Value, str, str]]:
                 yield holder["claims"], f"claims of container {name} is {where}", to_resources
 
 
+@rule(
+    "IMEX111",
+    Severity.ERROR,
+    "A claim of a pod names neither a template nor a ResourceClaim",
+    why="""An entry of resourceClaims has a name and exactly one of resourceClaimTemplateName and
+    resourceClaimName. Until Kubernetes 1.30 these two were in a field source, which is not there any more. The API
+    server rejects a pod without them. For a Job or an MPIJob that happens only when the controller creates the
+    pods.""",
+)
+def claim_without_template(manifests: Manifests) -> Iterator[Problem]:
+    for pods in manifests.pods:
+        for claim in pods.claims:
+            if not any(claim.value[field].filled for field in (*_CLAIMED, "podGroupResourceClaim")):
+                who = f"claim {claim.name}" if claim.name else "an entry without a name"
+                yield Problem(pods.object, claim.value, *_instead(claim, who))
+
+
+def _instead(claim: Claim, who: str) -> tuple[str, str]:
+    """Message and next step, with the field that was probably meant."""
+    for field in _CLAIMED:
+        if claim.value["source"][field].filled:
+            return f"{who} has source, which Kubernetes 1.31 removed", f"move {field} out of source, beside name"
+    for field, value in claim.value.items():
+        if field not in ("name", *_CLAIMED) and value.filled and (meant := _similar(field)):
+            return f"{who} has {field}, which is no field", f"use {meant}"
+    step = f"add {_CLAIMED[0]} with the template of the ComputeDomain"
+    return f"{who} names neither a template nor a ResourceClaim", step
+
+
+def _similar(field: str) -> str:
+    lower = {known.lower(): known for known in _CLAIMED}
+    return lower.get(nearest(field.lower(), lower), "")
+
+
 RULES = (
     claim_not_listed,
     claim_not_in_pod,
@@ -162,4 +199,5 @@ RULES = (
     nvlink_without_channel,
     shared_claim,
     claim_misplaced,
+    claim_without_template,
 )

@@ -101,7 +101,9 @@ def _pinned_by(pods: Pods, labels: tuple[str, ...]) -> bool:
     """To one value of a label. Terms of node affinity are alternatives: each must require the same value."""
     if any(one.label in labels for one in _selected(pods)):
         return True
-    pinned = [{(r.label, *r.values) for r in _expressions(term) if len(r.values) == 1} for term in _node_terms(pods)]
+    pinned = [
+        {(r.label, *r.values) for r in _expressions(term) if len(r.values) == 1} for term in _node_terms(pods)
+    ]
     return any(label in labels for label, _ in set.intersection(*pinned)) if pinned else False
 
 

@@ -46,8 +46,8 @@ def _meant(manifests: Manifests, pods: Pods, claim: Claim) -> Domain | None:
     not the ComputeDomain itself. With any other name Kubernetes cannot create the claim: the pod stays Pending,
     with the event FailedResourceClaimCreation. (One such event is harmless if the ComputeDomain was created at the
     same time, as with one file for both: the template follows, and Kubernetes tries again. No rule notes that.)
-    The rule applies if the files have one
-    that was probably meant, or if the name is a placeholder.""",
+    In files, the rule applies if they have one that was probably meant, or if the name is a placeholder; in a
+    running cluster, to every template that does not exist.""",
 )
 def template_unknown(manifests: Manifests) -> Iterator[Problem]:
     for pods, claim in _unknown(manifests):
