@@ -181,7 +181,9 @@ def test_affinity_above_the_containers_gets_its_own_entries() -> None:
 
 
 def test_entries_at_the_end_of_a_document_stay_above_a_new_document() -> None:
-    first = MIGRATED.partition("      affinity:")[0] + "      # Größe" + MIGRATED.partition("# Größe")[2] + AFFINITY
+    first = (
+        MIGRATED.partition("      affinity:")[0] + "      # Größe" + MIGRATED.partition("# Größe")[2] + AFFINITY
+    )
     done = migrated(f"{first}---\n{LEGACY.replace('name: train,', 'name: second,')}")
     _, job, domain, second = yaml.safe_load_all(done.after["job.yaml"])
     assert set(job["spec"]["template"]["spec"]["affinity"]) == {"nodeAffinity", "podAffinity"}
@@ -196,3 +198,89 @@ def test_a_new_element_of_a_list_stays_in_the_list() -> None:
     *_, job = yaml.safe_load_all(done.after["job.yaml"])
     assert [claim["name"] for claim in job["spec"]["template"]["spec"]["resourceClaims"]] == ["gpu", "imex"]
     assert "podAffinity" in job["spec"]["template"]["spec"]["affinity"]
+
+
+SCRIPT = """\
+        command:
+        - bash
+        - -c
+        - |
+          # first
+          mpirun -np 4 \\
+            -x NVIDIA_IMEX_CHANNELS=0 \\
+            -x NCCL_DEBUG=INFO train
+          mpirun -np 4 \\
+            -x NVIDIA_IMEX_CHANNELS=0 train
+          mpirun \\
+            -np 4 \\
+            -x NVIDIA_IMEX_CHANNELS=0
+          echo   done
+"""
+WITHOUT_FLAGS = """\
+        command:
+        - bash
+        - -c
+        - |
+          # first
+          mpirun -np 4 \\
+            -x NCCL_DEBUG=INFO train
+          mpirun -np 4 \\
+            train
+          mpirun \\
+            -np 4
+          echo   done
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_flag_in_a_continued_line_is_removed(newline: str) -> None:
+    done = migrated((LEGACY + SCRIPT).replace("\n", newline))
+    assert WITHOUT_FLAGS.replace("\n", newline) in done.after["job.yaml"]
+    assert done.findings == []
+
+
+def test_a_flag_in_a_quoted_script_of_several_lines_is_removed() -> None:
+    text = """        args: ["mpirun \\
+                -x NVIDIA_IMEX_CHANNELS=0 \\
+                -bind-to none \\
+                -x NVIDIA_IMEX_CHANNELS=0"]
+"""
+    done = migrated(LEGACY + text)
+    *_, job = yaml.safe_load_all(done.after["job.yaml"])
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["mpirun -bind-to none"]
+    assert done.findings == []
+
+
+def test_a_flag_in_a_folded_script_is_removed() -> None:
+    text = """        args:
+        - >-
+          mpirun
+          -np 4
+          -x NVIDIA_IMEX_CHANNELS=0
+          train
+
+          echo done
+"""
+    done = migrated(LEGACY + text)
+    *_, job = yaml.safe_load_all(done.after["job.yaml"])
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["mpirun -np 4 train\necho done"]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        # A command of its own; a line that is not continued, because of the comment; another way.
+        "          mpirun\n          -x NVIDIA_IMEX_CHANNELS=0 train\n",
+        "          mpirun \\ # all\n            -x NVIDIA_IMEX_CHANNELS=0 train\n",
+        "          export NVIDIA_IMEX_CHANNELS=0\n",
+    ],
+)
+def test_what_cannot_be_removed_from_a_script_is_left_to_do_once(script: str) -> None:
+    done = migrated(f"{LEGACY}        command:\n        - bash\n        - -c\n        - |\n{script}")
+    assert script in done.after["job.yaml"]
+    (change,) = done.changes
+    assert change.message == "claims a channel from template train-channel"
+    assert [finding.id for finding in done.findings] == ["IMEX150"]
+    again = migrate(done.after)
+    assert (again.changes, again.by_hand, again.changed) == ([], [], [])
+    assert [finding.id for finding in again.findings] == ["IMEX150"]

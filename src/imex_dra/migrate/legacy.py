@@ -13,10 +13,24 @@ from imex_dra.lint.isolationrules import (
 from imex_dra.lint.pods import Container, Pods
 from imex_dra.lint.values import Value
 from imex_dra.migrate.editor import Editor
+from imex_dra.migrate.yamltext import Node
 
 _ASSIGNMENT = re.compile(rf"{LEGACY_VARIABLE}=\S*")
-_IN_COMMAND_LINE = rf"(?<=\S) -x {LEGACY_VARIABLE}=[\w,]+(?=[\s\"']|$)"
-"""As mpirun takes it, and not at the start of a line: an empty line in a folded scalar would be a line break."""
+_FLAG = rf"-x {LEGACY_VARIABLE}=[\w,]+"
+"""As mpirun takes it."""
+_IN_LINE = rf"(?<=\S) {_FLAG}(?=[\s\"']|$)"
+"""Not at the start of a line: an empty line in a folded scalar would be a line break."""
+_CONTINUED = (
+    # All of a continued line, with the backslash before it: that of its own line, if it has one, takes its place.
+    rf"(?<=\S)[ \t]+\\\r?\n[ \t]*{_FLAG}(?=[ \t]*(?:\\?\r?\n|[\"']|\Z))",
+    # At the start of a continued line that has more.
+    rf"\\\r?\n[ \t]*(?P<cut>{_FLAG}[ \t]+)(?=[^\s\\\"'])",
+)
+"""In literal and double-quoted scalars, where a backslash at the end of a line continues it."""
+_FOLDED = (
+    rf"\r?\n(?P<indent>[ \t]*)(?P<before>[^\s#][^\n]*)(?P<cut>\r?\n(?P=indent){_FLAG}[ \t]*)(?=\r?\n(?P=indent)\S)"
+)
+"""A line of its own in a folded scalar, between lines of the same depth, with which it is folded into one."""
 
 
 def asks(pods: Pods) -> bool:
@@ -29,15 +43,18 @@ def asking_containers(pods: Pods) -> list[Container]:
     return [c for c in pods.containers if any(legacy_requests(c)) or _mounts(c, volumes)]
 
 
-def remove_requests(editor: Editor, pods: Pods) -> None:
+def remove_requests(editor: Editor, pods: Pods) -> bool:
+    """Whether all of them: what is written in another way in a command line stays, and is found by lint."""
+    complete = True
     volumes = _volumes(pods)
     for container in pods.containers:
         editor.remove(container.value, "env", _variables(container))
         editor.remove(container.value, "volumeMounts", _mounts(container, volumes))
         for part in ("command", "args"):
-            _remove_words(editor, container.value, part)
+            complete &= _remove_words(editor, container.value, part)
     named = [volume["name"].scalar for volume in pods.spec["volumes"].elements()]
     editor.remove(pods.spec, "volumes", {index for index, name in enumerate(named) if name in volumes})
+    return complete
 
 
 def _variables(container: Container) -> set[int]:
@@ -67,14 +84,25 @@ def _volumes(pods: Pods) -> set[str]:
     }
 
 
-def _remove_words(editor: Editor, container: Value, part: str) -> None:
-    """From a command line. What is written in another way stays, and is found by lint."""
+def _remove_words(editor: Editor, container: Value, part: str) -> bool:
     words = container[part].elements()
     removed: set[int] = set()
+    complete = f"{LEGACY_VARIABLE}=" not in container[part].text
     for index, word in enumerate(words):
-        if _ASSIGNMENT.fullmatch(word.text):
-            if index and words[index - 1].text == "-x":
-                removed |= {index - 1, index}
-        elif LEGACY_VARIABLE in word.text:
-            editor.yaml.remove_text(editor.node(word), _IN_COMMAND_LINE)
+        number = word.text.count(f"{LEGACY_VARIABLE}=")
+        if _ASSIGNMENT.fullmatch(word.text) and index and words[index - 1].text == "-x":
+            removed |= {index - 1, index}
+        elif number:
+            complete &= _remove_flags(editor, editor.node(word)) == number
     editor.remove(container, part, removed)
+    return complete
+
+
+def _remove_flags(editor: Editor, scalar: Node) -> int:
+    """How many."""
+    patterns: tuple[str, ...] = (_IN_LINE,)
+    if scalar.style in ("|", '"'):
+        patterns += _CONTINUED
+    elif scalar.style == ">":
+        patterns += (_FOLDED,)
+    return editor.yaml.remove_text(scalar, patterns)

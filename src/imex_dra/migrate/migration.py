@@ -90,6 +90,9 @@ def migrate(texts: Mapping[str, str], namespace: str = "") -> Migration:
     return migration
 
 
+_INSTEAD = " instead of asking for it in the old way"
+
+
 class _Run:
     def __init__(self, texts: Mapping[str, str], namespace: str) -> None:
         self.editors = {name: Editor(name, text) for name, text in texts.items()}
@@ -116,11 +119,14 @@ class _Run:
     def _claim(self, workload: Workload, editor: Editor) -> str:
         if workload.object.kind == "DaemonSet":
             raise NotEditable("a DaemonSet runs on every node, and may be the one that provides the channels")
-        for pods in workload.templates:
-            remove_requests(editor, pods)
+        start = editor.yaml.checkpoint()
+        removed = [remove_requests(editor, pods) for pods in workload.templates]
+        complete = all(removed)
         new = claimants(workload, self.manifests)
+        if not new and editor.yaml.checkpoint() == start:
+            return ""  # lint finds what is left to do
         if not new:
-            return "no longer asks for a channel in the old way"
+            return "no longer asks for a channel in the old way" if complete else "asks less in the old way"
         existing = [claim for pods in workload.templates for claim in self.manifests.channel_claims(pods)]
         template = next((claim.template.text for claim in existing if claim.template.text), "")
         name = workload.name
@@ -133,7 +139,7 @@ class _Run:
             for pods in new:
                 self._place(editor, pods, name)
         self._placed |= {id(pods.object) for pods in workload.templates}
-        return f"claims a channel from template {template} instead of asking for it in the old way"
+        return f"claims a channel from template {template}" + (_INSTEAD if complete else "")
 
     def give_each_workload_a_domain(self) -> None:
         for domain in self.manifests.domains:
@@ -184,7 +190,8 @@ class _Run:
         checkpoint = editor.yaml.checkpoint()
         about = (workload.object.file, workload.object.value.line, str(workload))
         try:
-            self.migration.changes.append(Change(*about, change(editor)))
+            if message := change(editor):
+                self.migration.changes.append(Change(*about, message))
         except NotEditable as error:
             editor.yaml.undo(checkpoint)
             self.migration.by_hand.append(Change(*about, str(error)))

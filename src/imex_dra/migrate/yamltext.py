@@ -116,14 +116,14 @@ class YamlText:
             else:
                 self._delete(start, parts[index + 1][0] if index + 1 < len(parts) else end)
 
-    def remove_text(self, scalar: Node, pattern: str) -> bool:
-        """Removes what matches within the text of a scalar, if it is there exactly once."""
+    def remove_text(self, scalar: Node, patterns: Iterable[str]) -> int:
+        """Removes what matches within the text of a scalar, or its group `cut`. Returns how many."""
         start, end = scalar.start_mark.index, scalar.end_mark.index
-        found = list(re.finditer(pattern, self.text[start:end]))
-        if len(found) != 1:
-            return False
-        self._delete(start + found[0].start(), start + found[0].end())
-        return True
+        found = [match for pattern in patterns for match in re.finditer(pattern, self.text[start:end])]
+        for match in found:
+            group = "cut" if "cut" in match.re.groupindex else 0
+            self._delete(start + match.start(group), start + match.end(group))
+        return len(found)
 
     def _delete(self, start: int, end: int) -> None:
         self._edits.append(_Edit(start, end, ""))
