@@ -45,6 +45,7 @@ def test_a_shell_completes_files_and_kinds() -> None:
     assert completed("imex migrate job") == ["file,job"]
     assert completed("imex migrate ") == ["file,", "plain,cluster", "plain,files"]
     assert completed("imex migrate --write job") == ["file,job"]
+    assert completed("imex migrate --w") == ["plain,--write"]
     assert completed("imex verify --from bun") == ["file,bun"]
     assert completed("imex explain ") == ["plain,pod", "plain,claim", "plain,computedomain", "plain,node"]
     assert completed("imex explain pod ") == [""]

@@ -87,6 +87,8 @@ def test_an_enabled_unit_is_named(host: FakeHost) -> None:
     (wants / "nvidia-imex.service").symlink_to("/lib/systemd/system/nvidia-imex.service")
     (failed,) = host.failed()
     assert failed.startswith("the systemd unit nvidia-imex is enabled")
+    assert "systemctl disable --now nvidia-imex" in failed
+    assert "--imex host-managed" in failed
 
 
 def test_a_missing_program_and_a_missing_capability_are_named(host: FakeHost) -> None:

@@ -38,8 +38,12 @@ class _FilesByDefault(click.Group):
         return super().parse_args(context, args)
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
-        files = [] if incomplete.startswith("-") else [CompletionItem(incomplete, type="file")]
-        return files + super().shell_complete(context, incomplete)
+        own = super().shell_complete(context, incomplete)
+        if not incomplete.startswith("-"):
+            return [CompletionItem(incomplete, type="file"), *own]
+        known = {item.value for item in own}
+        options = files.shell_complete(click.Context(files, context, "files"), incomplete)
+        return own + [item for item in options if item.value not in known]
 
 
 @click.group(

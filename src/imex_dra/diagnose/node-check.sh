@@ -48,7 +48,7 @@ done
 unit=
 for link in "$HOST"/etc/systemd/system/*.wants/nvidia-imex.service; do [ -L "$link" ] && unit=$link; done
 if [ -n "$unit" ]; then
-  say failed "the systemd unit nvidia-imex is enabled on the host; disable it: systemctl disable --now nvidia-imex"
+  say failed "the systemd unit nvidia-imex is enabled on the host; disable it (systemctl disable --now nvidia-imex), or let the host run it: imex node --imex host-managed"
 else
   say ok "no systemd unit nvidia-imex is enabled on the host"
 fi
@@ -60,7 +60,7 @@ for process in "$PROC"/[0-9]*; do
   else foreign="$foreign ${process##*/}"; fi
 done
 if [ -n "$foreign" ]; then
-  say failed "another nvidia-imex runs on the host (pid$foreign), and only one can; stop it"
+  say failed "another nvidia-imex runs on the host (pid$foreign), and only one can; stop it, or let the host run it: imex node --imex host-managed"
 else
   say ok "no other nvidia-imex runs on the host"
 fi
