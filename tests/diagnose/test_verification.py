@@ -96,6 +96,98 @@ def test_an_object_that_does_not_exist_is_rejected(subject: str) -> None:
         verdicts(Broken(), "team", subject)
 
 
+def leader_worker_set(*, labels: bool = True, groups: int = 1) -> Broken:
+    """StatefulSet serve has the leaders; the workers of a leader are a StatefulSet that belongs to its pod."""
+    broken = Broken()
+    broken.remove("pods")
+    broken.remove("resourceclaims")
+    for group in range(groups):
+        for number, name in enumerate((f"serve-{group}", f"serve-{group}-1")):
+            broken.job(name, f"r{group}-n0{number}", owner=f"StatefulSet/{'serve' if not number else name[:-2]}")
+            if labels:
+                own = {"name": "serve", "group-index": str(group)}
+                broken.get("pods", name)["metadata"]["labels"] |= {
+                    f"leaderworkerset.sigs.k8s.io/{key}": value for key, value in own.items()
+                }
+        owned_by(broken, f"serve-{group}", "Pod", f"serve-{group}")
+    owned_by(broken, "serve", "LeaderWorkerSet", "serve")
+    return broken
+
+
+def owned_by(broken: Broken, stateful_set: str, kind: str, name: str) -> None:
+    owner = {"kind": kind, "name": name, "controller": True}
+    broken.add("statefulsets", {"metadata": meta(stateful_set, "team", ownerReferences=[owner])})
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_leaderworkerset_is_one_workload_by_its_owners_or_its_label(labels: bool) -> None:
+    broken = leader_worker_set(labels=labels)
+    if labels:
+        broken.hide("statefulsets", "you may not list statefulsets")
+    assert broken.findings() == []
+    assert len(scope_of(broken.cluster(), "team", "leaderworkerset", "serve").pods) == 2
+
+
+def test_the_groups_of_a_leaderworkerset_need_a_partition_each() -> None:
+    broken = leader_worker_set(groups=2)
+    for name in ("serve-1", "serve-1-1"):
+        pod = broken.get("pods", name)
+        pod["spec"]["nodeName"] = ""
+        pod["status"]["phase"] = "Pending"
+        pod["spec"]["affinity"] = {
+            "podAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {"matchLabels": {"x": "y"}}, "topologyKey": "nvidia.com/gpu.clique"}
+                ]
+            }
+        }
+        broken.get("resourceclaims", f"{name}-imex")["status"] = {}
+    assert [finding.id for finding in broken.findings()] == []
+
+
+@pytest.mark.parametrize(
+    ("cluster_name", "subject", "found"),
+    [
+        ("train-raycluster-8xk2p", "rayjob/train", True),
+        ("train-x7k2p", "RayJobs/train", True),
+        ("train-x7k2p", "rayservice/train", True),
+        ("train-x7k2p", "raycluster/train-x7k2p", True),
+        ("train-large", "rayjob/train", False),
+        ("train-x7k2p", "rayjob/tra", False),
+        ("my-train-x7k2p", "rayjob/train", False),
+    ],
+)
+def test_a_rayjob_has_the_pods_of_its_raycluster(cluster_name: str, subject: str, found: bool) -> None:
+    broken = Broken()
+    for name in ("worker-0", "worker-1"):
+        owner = broken.get("pods", name)["metadata"]["ownerReferences"][0]
+        owner |= {"kind": "RayCluster", "name": cluster_name}
+    kind, _, name = subject.partition("/")
+    if found:
+        assert len(scope_of(broken.cluster(), "team", kind, name).pods) == 2
+    else:
+        with pytest.raises(Rejected, match="there is no pod of"):
+            scope_of(broken.cluster(), "team", kind, name)
+
+
+def test_a_rayjob_that_its_pods_name_is_their_workload() -> None:
+    broken = Broken()
+    for name in ("worker-0", "worker-1"):
+        metadata = broken.get("pods", name)["metadata"]
+        metadata["ownerReferences"][0] |= {"kind": "RayCluster", "name": f"cluster-{name}"}
+        metadata["labels"] |= {"ray.io/originated-from-crd": "RayJob", "ray.io/originated-from-cr-name": "train"}
+    assert broken.findings() == []
+    assert len(scope_of(broken.cluster(), "team", "rayjob", "train").pods) == 2
+
+
+def test_known_kinds_are_listed_once() -> None:
+    with pytest.raises(Rejected) as error:
+        scope_of(Broken().cluster(), "team", "frob", "x")
+    kinds = str(error.value).partition("known kinds: ")[2].split(", ")
+    assert len(kinds) == len(set(kinds))
+    assert "pod" in kinds
+
+
 def not_installed() -> Broken:
     """A cluster with GPUs, without the driver."""
     broken = Broken()

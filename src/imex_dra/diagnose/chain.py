@@ -38,7 +38,7 @@ NAMES = ("pod", "claim", "computedomain", "node")
 
 def unknown_kind(word: str, others: Iterable[str] = ()) -> str:
     """`others` are kinds of workloads."""
-    names = [*NAMES, *sorted(others)]
+    names = [*NAMES, *sorted({*others} - {*NAMES})]
     near = nearest(word.lower(), names)
     hint = f"; did you mean {near}?" if near else ""
     return f"unknown kind {word}; known kinds: {', '.join(names)}{hint}"

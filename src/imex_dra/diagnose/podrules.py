@@ -11,7 +11,7 @@ from imex_dra.api.reasons import listed
 from imex_dra.api.views import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from imex_dra.diagnose.cluster import Cluster, domain_uids, event_text, name_of
 from imex_dra.diagnose.noderules import CHECK_NODE_PROGRAM, obstacle
-from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.diagnose.pods import ClusterPod, Owner
 from imex_dra.diagnose.rule import Link, Problem, about_pod, rule
 from imex_dra.diagnose.scheduling import NO_PODS, PartitionFit, fits, lack
 from imex_dra.diagnose.sentences import cause_and_step
@@ -98,11 +98,11 @@ def _too_large(cluster: Cluster, pod: ClusterPod) -> bool:
 def too_large(cluster: Cluster) -> Iterator[Problem]:
     if not cluster.has(NODES.plural, RESOURCE_SLICES.plural):
         return
-    jobs: dict[object, list[ClusterPod]] = {}
+    jobs: dict[tuple[Owner, str], list[ClusterPod]] = {}
     for pod in cluster.claiming:
         if _one_per_node(pod) and _in_one_partition(pod):
-            jobs.setdefault(cluster.workload(pod), []).append(pod)
-    for job, pods in jobs.items():
+            jobs.setdefault((cluster.workload(pod), pod.group), []).append(pod)
+    for (job, _), pods in jobs.items():
         waiting = [pod for pod in pods if not pod.node]
         if not waiting or len(pods) < 2:
             continue

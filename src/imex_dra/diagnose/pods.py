@@ -11,6 +11,9 @@ from imex_dra.lint.values import Value, from_plain
 from imex_dra.lint.workloads import Template
 
 _ENDED = ("Succeeded", "Failed")
+_LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
+_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_RAY_KIND, _RAY_NAME = "ray.io/originated-from-crd", "ray.io/originated-from-cr-name"
 
 
 class Owner(NamedTuple):
@@ -123,6 +126,19 @@ class ClusterPod:
             if owner["controller"].content is True:
                 return Owner(owner["kind"].text, self.namespace, owner["name"].text)
         return None
+
+    @property
+    def labeled_workload(self) -> Owner | None:
+        """That the labels of its operator name; the objects between may not have been read."""
+        if name := self.labels.get(_LEADER_WORKER_SET):
+            return Owner("LeaderWorkerSet", self.namespace, name)
+        kind, name = self.labels.get(_RAY_KIND), self.labels.get(_RAY_NAME)
+        return Owner(kind, self.namespace, name) if kind and name else None
+
+    @property
+    def group(self) -> str:
+        """Of a LeaderWorkerSet, whose groups are jobs of their own."""
+        return self.labels.get(_GROUP, "")
 
     def __str__(self) -> str:
         return f"Pod {self.key}"

@@ -40,9 +40,14 @@ class ReplicaSet(View, frozen=True):
     metadata: ObjectMeta
 
 
+class StatefulSet(View, frozen=True):
+    metadata: ObjectMeta
+
+
 DEVICE_CLASSES = Resource(DeviceClass, "resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 JOBS = Resource(Job, "batch", "v1", "jobs")
 REPLICA_SETS = Resource(ReplicaSet, "apps", "v1", "replicasets")
+STATEFUL_SETS = Resource(StatefulSet, "apps", "v1", "statefulsets")
 
 KINDS: tuple[Resource[Any], ...] = (
     PODS,
@@ -60,8 +65,9 @@ KINDS: tuple[Resource[Any], ...] = (
     LEASES,
     JOBS,
     REPLICA_SETS,
+    STATEFUL_SETS,
 )
-"""Never Secrets or ConfigMaps. Jobs and ReplicaSets only tell which workload a pod belongs to."""
+"""Never Secrets or ConfigMaps. Jobs, ReplicaSets and StatefulSets only tell which workload a pod belongs to."""
 
 BY_PLURAL = {resource.plural: resource for resource in KINDS}
 _BY_KIND = {(resource.kind, resource.group): resource.plural for resource in KINDS}

@@ -5,6 +5,7 @@ pods wait for something that a finding of another check explains, or that takes 
 every rule belongs to one check.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.chain import KINDS, check_read, only_namespace, subject_of, unknown_kind
 from imex_dra.diagnose.cluster import Cluster, is_channel_claim
 from imex_dra.diagnose.facts import claim_state
-from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.diagnose.pods import ClusterPod, Owner
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.diagnose.scope import EVERYTHING, Scope, of_namespace, of_pods
@@ -109,7 +110,7 @@ CHECKS = (
         _domains,
     ),
     Check("all pods of a ComputeDomain are in one NVLink partition", ("IMEX410", "IMEX413"), ("pods", "nodes")),
-    Check("each workload has a ComputeDomain of its own", ("IMEX411",), ("pods", "jobs", "replicasets")),
+    Check("each workload has a ComputeDomain of its own", ("IMEX411",), ("pods", "jobs", "replicasets", "statefulsets")),
     Check(
         "the nodes can serve claims: Ready, members, fabric ok, IMEX daemon READY",
         ("IMEX301", "IMEX302", "IMEX303", "IMEX304", "IMEX305", "IMEX306", "IMEX307", "IMEX308"),
@@ -226,14 +227,12 @@ def scope_of(cluster: Cluster, namespace: str, kind: str = "", name: str = "") -
 
 def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
     """Of a workload. Raises Rejected if it has none, or if pods cannot be read."""
-    owned = [(owner, pod) for pod in cluster.pods for owner in (pod.controller, cluster.workload(pod)) if owner]
+    owned = [(owner, pod) for pod in cluster.pods for owner in cluster.owners(pod)]
     wanted = kind.lower()
     found = [
         pod
         for owner, pod in owned
-        if wanted in (owner.kind.lower(), f"{owner.kind.lower()}s")
-        and owner.name == key.name
-        and key.namespace in ("", pod.namespace)
+        if _is_called(owner, wanted, key.name) and key.namespace in ("", pod.namespace)
     ]
     only_namespace(f"{kind} {key}", [pod.namespace for pod in found])
     if not found:
@@ -244,3 +243,13 @@ def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
         near = nearest(key.name, [owner.name for owner, _ in owned if owner.kind.lower() == wanted])
         raise Rejected(f"there is no pod of {kind} {key}" + (f"; did you mean {near}?" if near else ""))
     return found
+
+
+_GENERATED = r"(-raycluster-\w+|-[bcdfghjklmnpqrstvwxz2456789]{5})"
+"""The end of the name of a RayCluster that KubeRay creates for a RayJob or RayService, and does not label pods with."""
+
+
+def _is_called(owner: Owner, kind: str, name: str) -> bool:
+    if kind.removesuffix("s") in ("rayjob", "rayservice") and owner.kind == "RayCluster":
+        return bool(re.fullmatch(re.escape(name) + _GENERATED, owner.name))
+    return kind in (owner.kind.lower(), f"{owner.kind.lower()}s") and owner.name == name
