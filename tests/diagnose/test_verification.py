@@ -115,7 +115,7 @@ def leader_worker_set(*, labels: bool = True, groups: int = 1) -> Broken:
 
 
 def owned_by(broken: Broken, stateful_set: str, kind: str, name: str) -> None:
-    owner = {"kind": kind, "name": name, "controller": True}
+    owner = {"apiVersion": "v1", "kind": kind, "name": name, "uid": "uid-owner", "controller": True}
     broken.add("statefulsets", {"metadata": meta(stateful_set, "team", ownerReferences=[owner])})
 
 

@@ -21,9 +21,7 @@ from imex_dra.diagnose.snapshot import Plain
 from imex_dra.lint.pods import GPU
 from imex_dra.picture.snapshot import is_ready
 
-_QUANTITY = re.compile(
-    r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+(?=\Z))?)([numkMGTPE]|[KMGTPE]i)?"
-)
+_QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+(?=\Z))?)([numkMGTPE]|[KMGTPE]i)?")
 _UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)}
 _LACKS = {

@@ -110,7 +110,11 @@ CHECKS = (
         _domains,
     ),
     Check("all pods of a ComputeDomain are in one NVLink partition", ("IMEX410", "IMEX413"), ("pods", "nodes")),
-    Check("each workload has a ComputeDomain of its own", ("IMEX411",), ("pods", "jobs", "replicasets", "statefulsets")),
+    Check(
+        "each workload has a ComputeDomain of its own",
+        ("IMEX411",),
+        ("pods", "jobs", "replicasets", "statefulsets"),
+    ),
     Check(
         "the nodes can serve claims: Ready, members, fabric ok, IMEX daemon READY",
         ("IMEX301", "IMEX302", "IMEX303", "IMEX304", "IMEX305", "IMEX306", "IMEX307", "IMEX308"),
@@ -230,9 +234,7 @@ def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
     owned = [(owner, pod) for pod in cluster.pods for owner in cluster.owners(pod)]
     wanted = kind.lower()
     found = [
-        pod
-        for owner, pod in owned
-        if _is_called(owner, wanted, key.name) and key.namespace in ("", pod.namespace)
+        pod for owner, pod in owned if _is_called(owner, wanted, key.name) and key.namespace in ("", pod.namespace)
     ]
     only_namespace(f"{kind} {key}", [pod.namespace for pod in found])
     if not found:
@@ -246,7 +248,7 @@ def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
 
 
 _GENERATED = r"(-raycluster-\w+|-[bcdfghjklmnpqrstvwxz2456789]{5})"
-"""The end of the name of a RayCluster that KubeRay creates for a RayJob or RayService, and does not label pods with."""
+"""How the name of a RayCluster ends that KubeRay creates for a RayJob or RayService; its pods do not name these."""
 
 
 def _is_called(owner: Owner, kind: str, name: str) -> bool:
