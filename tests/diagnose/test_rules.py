@@ -12,7 +12,7 @@ from imex_dra.diagnose.rule import Rule
 from imex_dra.diagnose.rules import RULES, diagnose, find_rule
 from imex_dra.lint.findings import Severity
 from tests.diagnose.breakings import BREAKINGS, pending, waiting
-from tests.diagnose.healthy import HERE, Broken, event
+from tests.diagnose.healthy import HERE, NOW, Broken, event
 from tests.paths import ROOT
 
 by_id = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -177,6 +177,32 @@ def test_a_pod_that_waits_for_a_shared_claim_is_told_to_use_a_template() -> None
     assert finding.id == "IMEX401"
     assert "1 without claim worker-0-imex, which is allocated on r0-n00" in finding.message
     assert finding.next_step.endswith("use resourceClaimTemplateName (IMEX109)")
+
+
+def replaced(broken: Broken) -> None:
+    """worker-1 is terminating, and its Job has created worker-2, which waits for its node."""
+    broken.job("worker-2", "")
+    broken.get("pods", "worker-1")["metadata"]["deletionTimestamp"] = NOW
+
+
+def test_a_pod_that_is_deleted_needs_no_node() -> None:
+    broken = Broken()
+    replaced(broken)
+    (finding,) = broken.findings()
+    assert finding.id == "IMEX401"
+    assert finding.next_step == "wait until the pods that are being deleted have ended: worker-1"
+
+
+def test_a_job_that_stays_too_large_is_found_with_the_number_of_pods_that_are_not_deleted() -> None:
+    broken = Broken()
+    replaced(broken)
+    broken.job("worker-3", "")
+    finding = broken.findings()[0]
+    assert finding.id == "IMEX402"
+    assert finding.message == (
+        "MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run there),"
+        " r1 has 2"
+    )
 
 
 ONLY_OBJECTS = {

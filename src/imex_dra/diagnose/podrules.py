@@ -70,6 +70,12 @@ def _where_to(cluster: Cluster, pod: ClusterPod, partitions: list[PartitionFit])
         return "give the pod the labels that its pod affinity selects (IMEX142)"
     if any(claim and claim.nodes for claim in made):
         return "pods on several nodes each need a claim of their own: use resourceClaimTemplateName (IMEX109)"
+    workload = cluster.workload(pod)
+    ending = [
+        one.name for one in cluster.claiming if one.deleting and one.node and cluster.workload(one) == workload
+    ]
+    if ending:
+        return f"wait until the pods that are being deleted have ended: {listed(ending)}"
     return "free nodes, or change what the pod requires"
 
 
@@ -102,12 +108,14 @@ def too_large(cluster: Cluster) -> Iterator[Problem]:
     for pod in cluster.claiming:
         if _one_per_node(pod) and _in_one_partition(pod):
             jobs.setdefault((cluster.workload(pod), pod.group), []).append(pod)
-    for (job, _), pods in jobs.items():
+    for (job, _), existing in jobs.items():
+        pods = [pod for pod in existing if not pod.deleting]
         waiting = [pod for pod in pods if not pod.node]
         if not waiting or len(pods) < 2:
             continue
+        # The node of a pod that is deleted is free for the job soon.
         usable = {
-            partition: [node for node in nodes if _usable(cluster, waiting[0], pods, node)]
+            partition: [node for node in nodes if _usable(cluster, waiting[0], existing, node)]
             for partition, nodes in cluster.fabric_nodes.items()
         }
         if all(len(nodes) < len(pods) for nodes in usable.values()):

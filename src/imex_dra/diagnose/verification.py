@@ -248,7 +248,7 @@ def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
 
 
 _GENERATED = r"(-raycluster-\w+|-[bcdfghjklmnpqrstvwxz2456789]{5})"
-"""How the name of a RayCluster ends that KubeRay creates for a RayJob or RayService; its pods do not name these."""
+"""How the name of a RayCluster ends that KubeRay creates for a RayJob or RayService. Its pods do not name them."""
 
 
 def _is_called(owner: Owner, kind: str, name: str) -> bool:
