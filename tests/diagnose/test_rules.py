@@ -200,8 +200,8 @@ def test_a_job_that_stays_too_large_is_found_with_the_number_of_pods_that_are_no
     finding = broken.findings()[0]
     assert finding.id == "IMEX402"
     assert finding.message == (
-        "MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run there),"
-        " r1 has 2"
+        "MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run"
+        " there), r1 has 2"
     )
 
 

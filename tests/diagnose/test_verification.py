@@ -42,6 +42,19 @@ def test_what_is_not_there_yet_does_not_pass_although_another_check_says_why() -
     }
 
 
+def test_a_container_that_does_not_start_has_a_dot_and_is_no_finding() -> None:
+    broken = Broken()
+    waits = {"reason": "ImagePullBackOff", "message": "Back-off pulling image x"}
+    status = broken.get("pods", "worker-1")["status"]
+    status |= {"phase": "Pending", "containerStatuses": [{"name": "main", "state": {"waiting": waits}}]}
+    assert broken.findings() == []
+    assert verdicts(broken) == {"the channel is present, and the same on every node": Verdict.WAITING}
+    cluster = broken.cluster()
+    (count,) = [one.count for one in verify(cluster, scope_of(cluster, "team")).checks if one.verdict == "waiting"]
+    assert count == "a container waits in worker-1 (ImagePullBackOff)"
+    assert verdicts(broken, "team", "pod/worker-0") == {}
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.title)
 def test_the_check_of_a_broken_rule_does_not_pass(check: Check) -> None:
     for id in check.rules:

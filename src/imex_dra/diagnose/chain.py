@@ -200,7 +200,7 @@ def _explanation(cluster: Cluster, subject: Subject) -> Explanation:
             links.append(LinkReport(link, state, fact))
     # A pod without its template is not scheduled wherever it fits.
     schedulable = not any(link.link is Link.TEMPLATE and link.state is State.BROKEN for link in links)
-    waiting = [pod for pod in subject.pods if schedulable and not pod.node and not pod.ended]
+    waiting = [pod for pod in subject.pods if schedulable and not (pod.node or pod.ended or pod.gates)]
     return Explanation(
         subject.name,
         tuple(links),

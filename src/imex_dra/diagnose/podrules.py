@@ -51,7 +51,7 @@ def _claims(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim, ResourceClaim
 def unschedulable(cluster: Cluster) -> Iterator[Problem]:
     for pod in cluster.claiming:
         said = pod.unschedulable
-        if pod.node or not said or _too_large(cluster, pod) or _without_claim(cluster, pod):
+        if pod.node or pod.gates or not said or _too_large(cluster, pod) or _without_claim(cluster, pod):
             continue
         if not cluster.has(NODES.plural, RESOURCE_SLICES.plural):
             yield about_pod(pod, "the scheduler finds no node", "see what it says", said)
@@ -109,7 +109,7 @@ def too_large(cluster: Cluster) -> Iterator[Problem]:
         if _one_per_node(pod) and _in_one_partition(pod):
             jobs.setdefault((cluster.workload(pod), pod.group), []).append(pod)
     for (job, _), existing in jobs.items():
-        pods = [pod for pod in existing if not pod.deleting]
+        pods = [pod for pod in existing if not pod.deleting and not pod.gates]
         waiting = [pod for pod in pods if not pod.node]
         if not waiting or len(pods) < 2:
             continue
@@ -256,7 +256,7 @@ def _domain_gone(cluster: Cluster, claim: ResourceClaim) -> str:
 )
 def device_not_found(cluster: Cluster) -> Iterator[Problem]:
     for pod in cluster.claiming:
-        for container, said in pod.waiting.items():
+        for container, _, said in pod.waiting:
             if _UNRESOLVABLE in said:
                 _, separator, cause = said.partition(_INJECTION)
                 message = f"container {container} is not created on {pod.node}: {separator}{cause or said}"

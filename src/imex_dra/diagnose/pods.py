@@ -27,6 +27,15 @@ class Owner(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
+class Waiting(NamedTuple):
+    """A container that does not start."""
+
+    container: str
+    reason: str
+    """Such as ImagePullBackOff."""
+    message: str
+
+
 @dataclass(frozen=True, eq=False)
 class ClusterPod:
     plain: Plain
@@ -110,14 +119,19 @@ class ClusterPod:
         return ""
 
     @property
-    def waiting(self) -> dict[str, str]:
+    def gates(self) -> tuple[str, ...]:
+        """Scheduling gates: until whoever set them has removed them, the scheduler ignores the pod."""
+        return tuple(gate["name"].text for gate in self.spec["schedulingGates"].elements())
+
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
         """Containers that do not start, and what the kubelet says about each."""
         statuses = self.value.at("status.containerStatuses").elements()
-        return {
-            status["name"].text: status.at("state.waiting.message").text
+        return tuple(
+            Waiting(status["name"].text, status.at("state.waiting.reason").text, message)
             for status in (*self.value.at("status.initContainerStatuses").elements(), *statuses)
-            if status.at("state.waiting.message").text
-        }
+            if not self.ended and (message := status.at("state.waiting.message").text)
+        )
 
     @property
     def controller(self) -> Owner | None:

@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import Key
+from imex_dra.api.reasons import listed
 from imex_dra.api.views import PODS
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.chain import KINDS, check_read, only_namespace, subject_of, unknown_kind
 from imex_dra.diagnose.cluster import Cluster, is_channel_claim
-from imex_dra.diagnose.facts import claim_state
+from imex_dra.diagnose.facts import claim_state, waiting_pods
 from imex_dra.diagnose.pods import ClusterPod, Owner
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.rules import diagnose
@@ -65,6 +66,12 @@ def _domains(cluster: Cluster, scope: Scope) -> Count:
     used = [domain for domain in chosen if cluster.pods_of_domain.get(domain.metadata.uid)]
     ready = sum(domain.status.status == "Ready" for domain in used)
     return Count(f"{ready} of {len(used)} with pods", ready == len(used)) if used else Count("none has pods")
+
+
+def _containers(cluster: Cluster, scope: Scope) -> Count:
+    """What keeps a container from starting may have nothing to do with its channel; but it does not use it yet."""
+    waits = waiting_pods(pod for pod in cluster.claiming if scope.everything or pod.key in scope.pods)
+    return Count(f"a container waits in {listed(waits)}", complete=False) if waits else Count()
 
 
 def _nodes(cluster: Cluster, scope: Scope) -> Count:
@@ -126,6 +133,7 @@ CHECKS = (
         "the channel is present, and the same on every node",
         ("IMEX404", "IMEX408", "IMEX414", "IMEX415"),
         ("pods", "resourceclaims", "nvlinknodes", "nvlinkpartitions", "events"),
+        _containers,
     ),
     Check(
         "versions, channel counts and labels of a partition agree; channels are isolated",
