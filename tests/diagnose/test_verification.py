@@ -1,15 +1,18 @@
 """Verification: every rule belongs to one check, and scopes select what concerns a reader."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from imex_dra.base.errors import Rejected
+from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.rules import RULES
+from imex_dra.diagnose.scope import EVERYTHING
 from imex_dra.diagnose.snapshot import Missing
 from imex_dra.diagnose.verification import CHECKS, Check, Verdict, preflight, scope_of, verify
 from tests.diagnose.breakings import BREAKINGS
-from tests.diagnose.healthy import Broken, meta
+from tests.diagnose.healthy import NOW, Broken, meta
 
 
 def verdicts(broken: Broken, namespace: str = "", subject: str = "") -> dict[str, Verdict]:
@@ -221,6 +224,49 @@ def test_preflight_of_a_cluster_without_the_driver_finds_nothing() -> None:
     verdicts = {check.title: check.verdict for check in preflight(not_installed().cluster()).checks}
     assert verdicts["the driver is installed, and runs"] is Verdict.UNKNOWN
     assert verdicts["Kubernetes has DRA, and no kubelet is too old"] is Verdict.PASSED
+
+
+def test_dra_is_unknown_without_the_version_and_without_its_kinds() -> None:
+    """As of files with nothing but nodes."""
+    broken = not_installed()
+    broken.version = ""
+    kinds = ("resourceslices", "deviceclasses", "resourceclaims", "resourceclaimtemplates")
+    title = "Kubernetes has DRA, and no kubelet is too old"
+
+    def verdict() -> Verdict:
+        return next(check.verdict for check in preflight(broken.cluster()).checks if check.title == title)
+
+    for plural in kinds:
+        assert verdict() is Verdict.PASSED  # the API server has answered with a list of resource.k8s.io/v1
+        broken.hide(plural, f"the files contain no {plural}")
+    assert verdict() is Verdict.UNKNOWN
+    broken.version = "v1.36.4"
+    assert verdict() is Verdict.UNKNOWN  # resource.k8s.io/v1 may be turned off
+    broken.version = "v1.33.0"
+    assert verdict() is Verdict.FAILED
+    broken.version = ""
+    old = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "DeviceClass", "metadata": meta("x")}
+    broken.objects["deviceclasses"] = [old]
+    assert verdict() is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("taken_at", "renewed", "verdict"),
+    [
+        (NOW, "2026-11-18T02:59:55.000000Z", Verdict.PASSED),
+        ("", "2026-11-18T02:59:55.000000Z", Verdict.UNKNOWN),
+        (NOW, "", Verdict.UNKNOWN),
+        (NOW, "x", Verdict.UNKNOWN),
+        (NOW, "2020-01-01T00:00:00.000000Z", Verdict.FAILED),
+    ],
+)
+def test_whether_the_controller_runs_is_unknown_without_the_times(
+    taken_at: str, renewed: str, verdict: Verdict
+) -> None:
+    broken = Broken()
+    broken.get("leases", "imex-controller")["spec"]["renewTime"] = renewed
+    cluster = Cluster(replace(broken.snapshot(), taken_at=taken_at))
+    assert verify(cluster, EVERYTHING).checks[0].verdict is verdict
 
 
 def test_preflight_of_a_healthy_cluster_finds_nothing() -> None:

@@ -20,11 +20,13 @@ from imex_dra.api.views import PODS
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.chain import KINDS, check_read, only_namespace, subject_of, unknown_kind
 from imex_dra.diagnose.cluster import Cluster, is_channel_claim
+from imex_dra.diagnose.clusterrules import controller_is_known
 from imex_dra.diagnose.facts import claim_state, waiting_pods
 from imex_dra.diagnose.pods import ClusterPod, Owner
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.diagnose.scope import EVERYTHING, Scope, of_namespace, of_pods
+from imex_dra.diagnose.setuprules import dra_is_known
 from imex_dra.lint.findings import Severity
 from imex_dra.lint.manifests import nearest
 from imex_dra.lint.workloads import PLACES
@@ -37,7 +39,7 @@ class Verdict(StrEnum):
     WAITING = "waiting"
     """Something is not there yet, and no finding of this check says why."""
     UNKNOWN = "unknown"
-    """Its objects could not be read."""
+    """Its objects could not be read, or do not say it."""
 
 
 class Count(NamedTuple):
@@ -51,6 +53,8 @@ class Check(NamedTuple):
     needs: tuple[str, ...]
     """Kinds, by plural."""
     counted: Callable[[Cluster, Scope], Count] = lambda *_: Count()
+    known: Callable[[Cluster], bool] = lambda _: True
+    """Whether the snapshot can say it, if it has the kinds."""
 
 
 def _claims(cluster: Cluster, scope: Scope) -> Count:
@@ -84,9 +88,10 @@ _DRIVER = Check(
     "the driver is installed, and runs",
     ("IMEX201", "IMEX202", "IMEX203", "IMEX204", "IMEX205"),
     ("deviceclasses", "leases", "nvlinknodes", "nvlinkpartitions"),
+    known=controller_is_known,
 )
 _SETUP = (
-    Check("Kubernetes has DRA, and no kubelet is too old", ("IMEX210", "IMEX211"), ("nodes",)),
+    Check("Kubernetes has DRA, and no kubelet is too old", ("IMEX210", "IMEX211"), ("nodes",), known=dra_is_known),
     Check("the container runtimes support CDI", ("IMEX212", "IMEX213"), ("nodes",)),
     Check("nodes with GPUs are labeled, with one GPU driver per clique", ("IMEX214", "IMEX217"), ("nodes",)),
     Check("nothing else runs nvidia-imex, or uses its ports", ("IMEX215", "IMEX216"), ("daemonsets", "pods")),
@@ -217,7 +222,7 @@ def _result(
         verdict = Verdict.FAILED
     elif Severity.WARNING in found:
         verdict = Verdict.WARNING
-    elif not cluster.has(*check.needs, namespace=namespace):
+    elif not (cluster.has(*check.needs, namespace=namespace) and check.known(cluster)):
         verdict = Verdict.UNKNOWN
     else:
         verdict = Verdict.PASSED if count.complete else Verdict.WAITING
