@@ -187,6 +187,18 @@ def test_a_pod_without_a_channel_has_only_itself() -> None:
     }
 
 
+def test_a_computedomain_that_is_gone_is_the_broken_link_of_a_pod_that_runs() -> None:
+    broken = Broken()
+    broken.get("computedomains", "train")["metadata"]["uid"] = "uid-new"
+    for kind, name in (("pod", "worker-1"), ("claim", "worker-1-imex")):
+        found = explained(broken, kind, name)
+        assert found.broken is not None
+        assert found.broken.link is Link.DOMAIN
+        assert found.broken.fact == "none has the UID that claim worker-1-imex names"
+    broken.hide("computedomains")
+    assert facts(explained(broken, "pod", "worker-1"))["ComputeDomain"] == ("waiting", "")
+
+
 def test_findings_of_other_nodes_do_not_concern_a_pod() -> None:
     broken = Broken()
     broken.get("nvlinknodes", "r1-n00")["status"]["fabric"] = {"state": "broken"}

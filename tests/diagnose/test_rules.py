@@ -205,6 +205,28 @@ def test_a_job_that_stays_too_large_is_found_with_the_number_of_pods_that_are_no
     )
 
 
+def recreated(broken: Broken) -> None:
+    """Under its old name, as without its finalizer; its pods run."""
+    broken.get("computedomains", "train")["metadata"]["uid"] = "uid-new"
+    broken.get("nvlinkpartitions", HERE)["status"]["channels"] = []
+
+
+def test_a_pod_that_runs_with_a_claim_of_a_computedomain_that_is_gone_is_named() -> None:
+    broken = Broken()
+    recreated(broken)
+    (finding,) = broken.findings()
+    assert (finding.id, finding.object) == ("IMEX405", "Pod team/worker-0 and 1 more of MPIJob team/train")
+    assert finding.message.endswith("has no ComputeDomain with this UID: it was deleted or recreated")
+
+
+def test_a_pod_that_is_deleted_after_its_computedomain_is_no_finding() -> None:
+    broken = Broken()
+    recreated(broken)
+    for name in ("worker-0", "worker-1"):
+        broken.get("pods", name)["metadata"]["deletionTimestamp"] = NOW
+    assert broken.findings() == []
+
+
 ONLY_OBJECTS = {
     "IMEX210": "no API server here is older than 1.34",
     "IMEX316": "the driver of simulated racks does not run in pods",

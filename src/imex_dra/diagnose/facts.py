@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from imex_dra.api.computedomain import ComputeDomain, Readiness
+from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain, Readiness
 from imex_dra.api.meta import Key
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import MemberState
 from imex_dra.api.reasons import at, listed
 from imex_dra.api.views import ResourceClaim
-from imex_dra.diagnose.cluster import Cluster
+from imex_dra.diagnose.cluster import Cluster, domain_uids
 from imex_dra.diagnose.pods import ClusterPod
 from imex_dra.diagnose.rule import Link
 from imex_dra.diagnose.scope import Scope
@@ -81,9 +81,11 @@ def _template_exists(cluster: Cluster, subject: Subject) -> bool:
     return Key(namespace, subject.template) in cluster.templates
 
 
-def _domain_fact(_: Cluster, subject: Subject) -> str:
+def _domain_fact(cluster: Cluster, subject: Subject) -> str:
     if subject.domain is None:
-        return ""
+        gone = [claim.metadata for claim in subject.claims if domain_uids(claim)]
+        known = gone and cluster.has(COMPUTE_DOMAINS.plural, namespace=gone[0].namespace)
+        return f"none has the UID that claim {gone[0].name} names" if known else ""
     summary = subject.domain.status.summary
     message = f": {summary.message}" if summary.message else ""
     return f"{subject.domain.metadata.name} is {summary.status or subject.domain.status.status}{message}"

@@ -223,13 +223,14 @@ def _prepared(cluster: Cluster, node: str) -> tuple[str, ...]:
     Link.DOMAIN,
     "The ComputeDomain of a claim does not exist any more",
     why="""A claim has the UID of its ComputeDomain. If that is deleted, or deleted and created again, the
-    claims of older pods are worthless: a channel belongs to one ComputeDomain, not to its name.""",
+    claims of older pods are worthless: a channel belongs to one ComputeDomain, not to its name. A pod that runs
+    may still have the old channel, but shares memory with no pod of the current ComputeDomain.""",
     finds="""claim team/worker-0-imex names ComputeDomain uid-gone, but namespace team has no ComputeDomain with
     this UID: it was deleted or recreated""",
 )
 def domain_gone(cluster: Cluster) -> Iterator[Problem]:
     for pod, _, claim in _claims(cluster):
-        if (uid := _domain_gone(cluster, claim)) and pod.phase == "Pending":
+        if (uid := _domain_gone(cluster, claim)) and not pod.deleting:
             message = (
                 f"claim {name_of(claim)} names ComputeDomain {uid}, but namespace {pod.namespace} has no"
                 " ComputeDomain with this UID: it was deleted or recreated"
