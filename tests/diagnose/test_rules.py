@@ -13,6 +13,7 @@ from imex_dra.diagnose.rules import RULES, diagnose, find_rule
 from imex_dra.lint.findings import Severity
 from tests.diagnose.breakings import BREAKINGS, pending, waiting
 from tests.diagnose.healthy import HERE, NOW, Broken, event
+from tests.expected import expected_texts, functions
 from tests.paths import ROOT
 
 by_id = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -235,7 +236,32 @@ ONLY_OBJECTS = {
 
 
 def test_every_other_rule_is_also_broken_in_a_running_cluster() -> None:
+    """Its id is compared in a test, or shown by a command of a page whose output is compared."""
     tests = (ROOT / "tests/sandbox/diagnosed").glob("test_*.py")
-    files = [*tests, ROOT / "tests/cli/test_installation.py", ROOT / "docs/practice.md"]
-    named = {id for file in files for id in re.findall(r"IMEX\d{3}", file.read_text())}
-    assert {rule.id for rule in RULES} - named == ONLY_OBJECTS.keys()
+    compared = {
+        text
+        for file in (*tests, ROOT / "tests/cli/test_installation.py")
+        for function in functions(file.read_text())
+        for text in expected_texts(function)
+    }
+    page = (ROOT / "docs/practice.md").read_text()
+    shown = set(re.findall(r"^(?:error|warning|note) (IMEX\d{3}) ", page, re.MULTILINE))
+    assert {rule.id for rule in RULES} - compared - shown == ONLY_OBJECTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("assert found() == ['IMEX999']", True),
+        ("until(lambda: found() == ['IMEX999'])", True),
+        ("expected = {'IMEX999'}\n    assert found() == expected", True),
+        ("for id in ('IMEX999', 'x'):\n        assert id in found()", True),
+        ("'IMEX999 in a docstring'; 'IMEX999'", False),
+        ("pass  # IMEX999", False),
+        ("break_it('IMEX999')\n    assert found() == []", False),
+        ("unused = 'IMEX999'\n    assert found() == []", False),
+    ],
+)
+def test_only_what_a_test_compares_counts(body: str, expected: bool) -> None:
+    (function,) = functions(f"def test_x() -> None:\n    {body}\n")
+    assert ("IMEX999" in expected_texts(function)) is expected
