@@ -1,4 +1,4 @@
-"""`imex preflight --node`: the life of the check pod. It was not run in a cluster: the client is a stand-in."""
+"""`imex preflight --node`: the life of the check pod. The client is a stand-in, which can fail as a cluster does."""
 
 from dataclasses import dataclass, field
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from imex_dra.cli import imex
 from tests.diagnose.breakings import BREAKINGS
-from tests.diagnose.healthy import Broken
+from tests.diagnose.healthy import Broken, claim, domain, pod, template
 
 
 def run(*arguments: str | Path) -> Result:
@@ -83,6 +84,59 @@ def test_filters(tmp_path: Path, arguments: list[str], code: int, shown: str, hi
     assert done.exit_code == code, done.output
     assert shown in done.stdout
     assert hidden not in done.stdout
+
+
+def shared() -> Broken:
+    """ComputeDomain team/second on r1-n00, and a pod of another namespace that uses team/train on r0-n00."""
+    broken = Broken()
+    broken.add("computedomains", domain("second", uid="uid-second", template="second-channel"))
+    broken.add("resourceclaimtemplates", template("second-channel", uid="uid-second"))
+    broken.add("pods", pod("second-0", "r1-n00", owner="Job/second", template="second-channel"))
+    broken.add("resourceclaims", claim("second-0", "r1-n00", uid="uid-second"))
+    for plural, one in (("pods", pod("far-0", "r0-n00")), ("resourceclaims", claim("far-0", "r0-n00"))):
+        one["metadata"]["namespace"] = "other"
+        broken.add(plural, one)
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("arguments", "used", "pods"),
+    [
+        ([], {"r0-n00": 2, "r0-n01": 1, "r1-n00": 1, "r1-n01": 0}, 4),
+        (["--computedomain", "team/train"], {"r0-n00": 2, "r0-n01": 1, "r1-n00": 1, "r1-n01": 0}, 3),
+        (["--computedomain", "team/second"], {"r0-n00": 2, "r0-n01": 1, "r1-n00": 1, "r1-n01": 0}, 1),
+        (["-n", "team"], {"r0-n00": 2, "r0-n01": 1, "r1-n00": 1, "r1-n01": 0}, 3),
+        (["-n", "other"], {"r0-n00": 2, "r0-n01": 1, "r1-n00": 1, "r1-n01": 0}, 1),
+        (["--partition", "r0"], {"r0-n00": 2, "r0-n01": 1}, 3),
+        (["--partition", "r1"], {"r1-n00": 1, "r1-n01": 0}, 1),
+        (["--partition", "r0", "-n", "other"], {"r0-n00": 2, "r0-n01": 1}, 1),
+        (["--partition", "r1", "--computedomain", "team/train"], {"r1-n00": 1, "r1-n01": 0}, 0),
+    ],
+)
+def test_a_filter_selects_what_is_counted_and_never_what_is_used_on_a_node(
+    tmp_path: Path, arguments: list[str], used: dict[str, int], pods: int
+) -> None:
+    shown = run("--from", saved(tmp_path, shared()), *arguments).stdout
+    # The racks stand side by side.
+    assert [int(number) for number in re.findall(r"(\d+)/16 │", shown)] == [
+        used[node] for node in sorted(used, key=lambda node: (node[-1], node))
+    ]
+    assert re.findall(r"claims  (\d+) reserved", shown) == ([str(pods)] if pods else [])
+    assert re.findall(r"pods    (\d+) Running", shown) == ([str(pods)] if pods else [])
+
+
+def test_what_is_not_selected_has_a_plus_sign(tmp_path: Path) -> None:
+    shown = run("--from", saved(tmp_path, shared()), "--computedomain", "team/train").stdout
+    assert "│ 00 ●◆ ▇▇▇▇▇ A\N{MULTIPLICATION SIGN}2 ▇▇▇▇▇  2/16 │  │ 00 ●◆ ▇▇▇▇▇▇ + ▇▇▇▇▇▇  1/16 │" in shown
+
+
+def test_the_pods_of_a_compute_domain_are_counted_in_the_partition_that_is_shown(tmp_path: Path) -> None:
+    broken = Broken()
+    BREAKINGS["IMEX410"](broken)
+    file = saved(tmp_path, broken)
+    for arguments, pods in (([], 2), (["--partition", "r0"], 1), (["--partition", "r1"], 1)):
+        (found,) = json.loads(run("--from", file, "-o", "json", *arguments).stdout)["computeDomains"]
+        assert found["pods"] == pods
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,42 @@ def test_an_object_with_values_of_other_types_is_named_and_nothing_is_concluded_
     assert "? the container runtimes support CDI\n" in done.stdout
 
 
+UNREADABLE: dict[str, tuple[str, str, dict[str, object]]] = {
+    "computedomains": ("train", "ComputeDomain team/train", {"status": "Ready"}),
+    "nodes": ("r0-n00", "Node r0-n00", {"status": {"conditions": [{"status": 1}]}}),
+    "nvlinknodes": ("r0-n00", "NVLinkNode r0-n00", {"status": {"imexState": "HIBERNATING"}}),
+    "nvlinkpartitions": ("aaaa.1", "NVLinkPartition aaaa.1", {"status": {"channels": [{"channel": "7"}]}}),
+    "pods": ("worker-0", "Pod team/worker-0", {"status": {"phase": 5}}),
+    "resourceclaims": ("worker-0-imex", "ResourceClaim team/worker-0-imex", {"status": {"allocation": 5}}),
+    "resourceclaimtemplates": ("imex-channel", "ResourceClaimTemplate team/imex-channel", {"spec": {"spec": 1}}),
+    "resourceslices": ("r0-n00", "ResourceSlice r0-n00", {"spec": {"driver": 1}}),
+}
+"""As of a newer driver, or a file: plural, name, how it is named, and what cannot be read."""
+
+
+@pytest.mark.parametrize("plural", UNREADABLE)
+def test_an_object_that_cannot_be_decoded_is_named_and_no_error_follows_from_its_absence(
+    tmp_path: Path, plural: str
+) -> None:
+    name, named, change = UNREADABLE[plural]
+    broken = Broken()
+    broken.get(plural, name).update(change)
+    done = run("verify", "--from", saved(tmp_path, broken))
+    total = len(broken.objects[plural])
+    assert f"1 of {total} {plural} cannot be read: {named}" in " ".join(done.stdout.split())
+    assert "error IMEX" not in done.stdout
+    assert run("verify", "--strict", "--from", saved(tmp_path, broken)).exit_code == 1
+
+
+def test_every_object_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    broken = Broken()
+    for name in ("r0-n00", "r0-n01", "r1-n00"):
+        broken.get("nvlinknodes", name)["status"]["imexState"] = "HIBERNATING"
+    text = " ".join(run("status", "--from", saved(tmp_path, broken)).stdout.split())
+    assert "3 of 4 nvlinknodes cannot be read: NVLinkNode r0-n00 cannot be decoded: Invalid enum value" in text
+    assert "likewise r0-n01, r1-n00" in text
+
+
 def test_preflight_prints_its_checks_and_exits_with_1_on_findings(tmp_path: Path) -> None:
     done = run("preflight", "--from", written(tmp_path))
     assert done.exit_code == 0

@@ -303,7 +303,13 @@ def _(broken: Broken) -> None:
     spec = {"updateStrategy": {"type": "OnDelete"}, "template": newest}
     broken.add("daemonsets", {"metadata": meta("imex-daemon", "imex-dra"), "spec": spec})
     for node in ("r0-n00", "r0-n01"):
-        owner = {"kind": "DaemonSet", "name": "imex-daemon", "controller": True}
+        owner = {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "name": "imex-daemon",
+            "uid": "uid-imex-daemon",
+            "controller": True,
+        }
         metadata = meta(f"imex-daemon-{node}", "imex-dra", ownerReferences=[owner])
         pod_spec = {"nodeName": node, "containers": [{"name": "imex", "image": "imex:1"}]}
         broken.add("pods", {"metadata": metadata, "spec": pod_spec, "status": {"phase": "Running"}})

@@ -30,7 +30,7 @@ def condition(type: str, status: str, reason: str = "Because", message: str = ""
 
 def node(name: str, partition: str) -> Plain:
     labels = {CLIQUE_LABEL: partition, "kubernetes.io/hostname": name, "nvidia.com/gpu.product": "NVIDIA-GB200"}
-    allocatable = {"nvidia.com/gpu": "4", "cpu": "144", "memory": "900Gi"}
+    allocatable = {"nvidia.com/gpu": "4", "cpu": "144", "memory": "926771656Ki"}
     return {
         "metadata": meta(name, labels=labels),
         "spec": {},
@@ -110,7 +110,11 @@ def pod(name: str, node: str = "", *, owner: str = "MPIJob/train", template: str
     reference = {"apiVersion": "v1", "kind": kind, "name": owner_name, "uid": "uid-owner", "controller": True}
     container = {
         "name": "main",
-        "resources": {"claims": [{"name": "imex"}], "limits": {"nvidia.com/gpu": "4"}},
+        "resources": {
+            "claims": [{"name": "imex"}],
+            "limits": {"nvidia.com/gpu": "4"},
+            "requests": {"cpu": "32", "memory": "200Gi"},
+        },
     }
     term = {"labelSelector": {"matchLabels": {"job": owner_name}}, "topologyKey": CLIQUE_LABEL}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -129,7 +130,7 @@ def test_what_identifies_objects_stays() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Authorization: Bearer abc.def", f"Authorization: {REDACTED} {REDACTED}"),
+        ("Authorization: Bearer abc.def", f"Authorization: {REDACTED}"),
         ("password=hunter2 next", f"password={REDACTED} next"),
         ('{"api_key": "abc", "x": 1}', f'{{"api_key": "{REDACTED}", "x": 1}}'),
         ("see https://user:pw@host/x", f"see https://user:{REDACTED}@host/x"),
@@ -148,6 +149,94 @@ def test_what_identifies_objects_stays() -> None:
 )
 def test_credentials_in_texts_are_recognized(text: str, expected: str) -> None:
     assert redacted_text(text) == expected
+
+
+NAMES = ("password", "DB_PASSWORD", "api_key", "client-secret", "passphrase", "authToken", "aws_secret_access_key")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "form",
+    [
+        '{name}="{value}"',
+        "{name}='{value}'",
+        '{name}: "{value}"',
+        '"{name}": "{value}"',
+        "'{name}': '{value}'",
+        '{{"x": 1, "{name}":"{value}", "y": 2}}',
+        '\\"{name}\\": \\"{value}\\"',
+        "--{name} '{value}' -v",
+        '--{name}="{value}" -v',
+    ],
+)
+@pytest.mark.parametrize("value", ["hunter2", "my secret phrase", "a,b;c", "it is: x=y", "naïve \u00fc"])
+def test_a_quoted_value_is_left_out_to_its_last_character(name: str, form: str, value: str) -> None:
+    text = f"before {form.format(name=name, value=value)} after"
+    found = redacted_text(text)
+    assert not any(word in found for word in re.findall(r"\w\w+", value) if word not in name and word != "is")
+    assert found.startswith("before ")
+    assert found.endswith(" after")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('password="my secret phrase" next', f'password="{REDACTED}" next'),
+        (r'password="a \" b" next', f'password="{REDACTED}" next'),
+        ("Authorization: token abcdef\nnext", f"Authorization: {REDACTED}\nnext"),
+        ('-H "Authorization: token abcdef" url', f'-H "Authorization: {REDACTED}" url'),
+        ("Proxy-Authorization: Negotiate YIIabc", f"Proxy-Authorization: {REDACTED}"),
+        ("Authorization: abcdef next", f"Authorization: {REDACTED}"),
+        ("redis://:pw@host:6379/0", f"redis://:{REDACTED}@host:6379/0"),
+        ("amqp://u:p%40w@host", f"amqp://u:{REDACTED}@host"),
+        ("http://u:p:w@host", f"http://u:{REDACTED}@host"),
+        ("https://abcdefabcdef@git.example/x", f"https://{REDACTED}@git.example/x"),
+        ("curl -u user:pass https://x", f"curl -u user:{REDACTED} https://x"),
+        ("curl -uuser:pass https://x", f"curl -uuser:{REDACTED} https://x"),
+        ("curl -sS --user user:pass x", f"curl -sS --user user:{REDACTED} x"),
+        ("curl --user=user:pass x", f"curl --user=user:{REDACTED} x"),
+        ("curl -u 'user:my pass' x", f"curl -u 'user:{REDACTED}' x"),
+        ("curl --proxy-user user:pass x", f"curl --proxy-user user:{REDACTED} x"),
+    ],
+)
+def test_more_credentials_in_texts_are_recognized(text: str, expected: str) -> None:
+    assert redacted_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "serve --tokenizer meta/llama --max-tokens 4096 --tokens=8",
+        "tokenizer: bpe, max_tokens=4096, tokens: 12",
+        "secretName: tls",
+        "imagePullSecrets: registry",
+        "docker run -u 1000:1000 image",
+        "podman run --user 1000:1000 image",
+        "python -u train.py --epochs 3",
+        "ssh user@host; scp a user@host:/x",
+        "see http://host:8081/imex and [::1]:50000",
+        "mail to admin@example.com",
+        "image registry.example:5000/app@sha256:0123456789abcdef",
+        "2026-11-18T03:00:00Z INFO imex.node: claim team/worker-0-imex is prepared on r0-n00: channel 7",
+        "E1118 03:00:00.000001       1 reflector.go:150] Failed to watch *v1.Pod: connection refused",
+        "r0-n01 and r0-n02 cannot reach each other; check the network between the IMEX daemons",
+        "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eth0:10.0.0.1<0>",
+        "0/36 nodes are available: 36 Insufficient nvidia.com/gpu.",
+    ],
+)
+def test_ordinary_texts_stay(text: str) -> None:
+    assert redacted_text(text) == text
+
+
+def test_a_password_of_curl_is_left_out_of_arguments() -> None:
+    container = {
+        "name": "main",
+        "command": ["curl", "-u", "user:pass", "--user", "a:b c", "-H"],
+        "args": ["-u", "x"],
+    }
+    found = redacted({"kind": "Pod", "spec": {"containers": [container]}})["spec"]["containers"][0]
+    assert found["command"] == ["curl", "-u", f"user:{REDACTED}", "--user", f"a:{REDACTED}", "-H"]
+    assert found["args"] == ["-u", "x"]
 
 
 async def test_logs_of_the_drivers_pods_are_read_and_failures_are_named() -> None:

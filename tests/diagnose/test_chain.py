@@ -8,7 +8,7 @@ from imex_dra.diagnose.chain import Explanation, State, explain
 from imex_dra.diagnose.rule import Link, Rule
 from imex_dra.diagnose.rules import RULES
 from imex_dra.lint.findings import Severity
-from tests.diagnose.breakings import BREAKINGS
+from tests.diagnose.breakings import BREAKINGS, waiting
 from tests.diagnose.healthy import Broken
 
 OF_THE_JOB = [rule for rule in RULES if rule.severity is Severity.ERROR and rule.id not in ("IMEX201", "IMEX205")]
@@ -90,6 +90,76 @@ def test_a_pod_that_waits_has_the_nodes_that_fit_per_partition() -> None:
     assert {link.link: link.state for link in found.links}[Link.DAEMON] is State.WAITING
 
 
+def gated(broken: Broken, *names: str) -> None:
+    for name in names:
+        waiting(broken, name)
+        pod = broken.get("pods", name)
+        pod["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}, {"name": "example.com/quota"}]
+        pod["status"]["conditions"][0] |= {"reason": "SchedulingGated", "message": "Scheduling is blocked"}
+
+
+GATES = "kueue.x-k8s.io/admission, example.com/quota"
+
+
+def test_a_pod_with_scheduling_gates_waits_for_whoever_set_them() -> None:
+    broken = Broken()
+    gated(broken, "worker-1")
+    found = explained(broken, "pod", "worker-1")
+    assert (found.findings, found.broken, found.partitions) == ((), None, ())
+    state, fact = facts(found)["pod"]
+    assert state == "waiting"
+    assert fact.startswith(
+        f"worker-1 is Pending; waits until its scheduling gates are removed: {GATES}; containers"
+    )
+    found = explained(broken, "computedomain", "train")
+    expected = f"2 pods: 1 Running, 1 Pending; with scheduling gates: worker-1 ({GATES})"
+    assert facts(found)["pod"] == ("waiting", expected)
+
+
+def test_a_job_whose_pods_all_have_scheduling_gates_is_not_too_large() -> None:
+    broken = Broken()
+    broken.job("worker-2", "")
+    gated(broken, "worker-0", "worker-1", "worker-2")
+    assert explained(broken, "pod", "worker-2").findings == ()
+
+
+PULL = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+
+
+@pytest.mark.parametrize(
+    ("phase", "waits", "shown"),
+    [
+        ("Pending", PULL, 'container main waits: ImagePullBackOff: Back-off pulling image "x"'),
+        (
+            "Running",
+            {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"},
+            "container main waits: CrashLoopBackOff: back-off 5m0s restarting failed container",
+        ),
+        ("Pending", {"message": "m"}, "container main waits: m"),
+        ("Pending", {"reason": "ContainerCreating"}, ""),
+    ],
+)
+def test_what_the_kubelet_says_of_a_container_that_does_not_start_is_shown(
+    phase: str, waits: dict[str, str], shown: str
+) -> None:
+    broken = Broken()
+    status = broken.get("pods", "worker-1")["status"]
+    status |= {"phase": phase, "containerStatuses": [{"name": "main", "state": {"waiting": waits}}]}
+    found = explained(broken, "pod", "worker-1")
+    assert (found.findings, found.broken) == ((), None)
+    middle = f"; {shown}" if shown else ""
+    expected = f"worker-1 is {phase}{middle}; containers with the channel: main"
+    assert facts(found)["pod"] == ("waiting" if shown else "ok", expected)
+
+
+def test_pods_of_a_compute_domain_that_do_not_start_are_named() -> None:
+    broken = Broken()
+    status = broken.get("pods", "worker-1")["status"]
+    status["containerStatuses"] = [{"name": "main", "state": {"waiting": PULL}}]
+    state, fact = facts(explained(broken, "computedomain", "train"))["pod"]
+    assert (state, fact) == ("waiting", "2 pods: 2 Running; a container waits in worker-1 (ImagePullBackOff)")
+
+
 def test_what_is_still_to_come_is_told_apart_from_what_is_done() -> None:
     broken = Broken()
     BREAKINGS["IMEX303"](broken)
@@ -115,6 +185,18 @@ def test_a_pod_without_a_channel_has_only_itself() -> None:
     assert facts(explained(broken, "pod", "worker-1")) == {
         "pod": ("ok", "worker-1 is Running, and claims no channel")
     }
+
+
+def test_a_computedomain_that_is_gone_is_the_broken_link_of_a_pod_that_runs() -> None:
+    broken = Broken()
+    broken.get("computedomains", "train")["metadata"]["uid"] = "uid-new"
+    for kind, name in (("pod", "worker-1"), ("claim", "worker-1-imex")):
+        found = explained(broken, kind, name)
+        assert found.broken is not None
+        assert found.broken.link is Link.DOMAIN
+        assert found.broken.fact == "none has the UID that claim worker-1-imex names"
+    broken.hide("computedomains")
+    assert facts(explained(broken, "pod", "worker-1"))["ComputeDomain"] == ("waiting", "")
 
 
 def test_findings_of_other_nodes_do_not_concern_a_pod() -> None:

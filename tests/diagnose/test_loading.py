@@ -9,7 +9,7 @@ import yaml
 
 from imex_dra.base.errors import Forbidden, Unavailable, Unreadable
 from imex_dra.diagnose.cluster import Cluster
-from imex_dra.diagnose.loading import load_cluster, load_files
+from imex_dra.diagnose.loading import load_cluster, load_files, read_cluster
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.diagnose.snapshot import KINDS, Plain, from_objects
 from imex_dra.kube.backoff import Backoff
@@ -103,6 +103,19 @@ async def test_a_reader_of_one_namespace_gets_its_objects() -> None:
     assert len(snapshot.of("pods")) == 2
     assert [missing.why for missing in snapshot.missing] == ["you may list pods only in namespace team"]
     assert not snapshot.has("pods")
+
+
+async def test_an_object_of_a_newer_driver_is_left_out_and_named_but_collected() -> None:
+    broken = Broken()
+    broken.get("nvlinknodes", "r0-n00")["status"]["imexState"] = "HIBERNATING"
+    client = Api(broken).client()
+    snapshot, everything = await load_cluster(client), await read_cluster(client)
+    await client.close()
+    assert len(snapshot.of("nvlinknodes")) == 3
+    assert snapshot.sentences[0].startswith("1 of 4 nvlinknodes cannot be read: NVLinkNode r0-n00 cannot be")
+    assert "IMEX302" not in [finding.id for finding in diagnose(Cluster(snapshot))]
+    assert len(everything.of("nvlinknodes")) == 4
+    assert everything.missing == ()
 
 
 async def test_a_kind_that_is_not_served_is_told_apart() -> None:

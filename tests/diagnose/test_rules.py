@@ -12,7 +12,8 @@ from imex_dra.diagnose.rule import Rule
 from imex_dra.diagnose.rules import RULES, diagnose, find_rule
 from imex_dra.lint.findings import Severity
 from tests.diagnose.breakings import BREAKINGS, pending, waiting
-from tests.diagnose.healthy import HERE, Broken, event
+from tests.diagnose.healthy import HERE, NOW, Broken, event
+from tests.expected import expected_texts, functions
 from tests.paths import ROOT
 
 by_id = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -179,6 +180,54 @@ def test_a_pod_that_waits_for_a_shared_claim_is_told_to_use_a_template() -> None
     assert finding.next_step.endswith("use resourceClaimTemplateName (IMEX109)")
 
 
+def replaced(broken: Broken) -> None:
+    """worker-1 is terminating, and its Job has created worker-2, which waits for its node."""
+    broken.job("worker-2", "")
+    broken.get("pods", "worker-1")["metadata"]["deletionTimestamp"] = NOW
+
+
+def test_a_pod_that_is_deleted_needs_no_node() -> None:
+    broken = Broken()
+    replaced(broken)
+    (finding,) = broken.findings()
+    assert finding.id == "IMEX401"
+    assert finding.next_step == "wait until the pods that are being deleted have ended: worker-1"
+
+
+def test_a_job_that_stays_too_large_is_found_with_the_number_of_pods_that_are_not_deleted() -> None:
+    broken = Broken()
+    replaced(broken)
+    broken.job("worker-3", "")
+    finding = broken.findings()[0]
+    assert finding.id == "IMEX402"
+    assert finding.message == (
+        "MPIJob team/train needs 3 nodes of one partition, and none has as many: r0 has 2 (1 of its pods run"
+        " there), r1 has 2"
+    )
+
+
+def recreated(broken: Broken) -> None:
+    """Under its old name, as without its finalizer; its pods run."""
+    broken.get("computedomains", "train")["metadata"]["uid"] = "uid-new"
+    broken.get("nvlinkpartitions", HERE)["status"]["channels"] = []
+
+
+def test_a_pod_that_runs_with_a_claim_of_a_computedomain_that_is_gone_is_named() -> None:
+    broken = Broken()
+    recreated(broken)
+    (finding,) = broken.findings()
+    assert (finding.id, finding.object) == ("IMEX405", "Pod team/worker-0 and 1 more of MPIJob team/train")
+    assert finding.message.endswith("has no ComputeDomain with this UID: it was deleted or recreated")
+
+
+def test_a_pod_that_is_deleted_after_its_computedomain_is_no_finding() -> None:
+    broken = Broken()
+    recreated(broken)
+    for name in ("worker-0", "worker-1"):
+        broken.get("pods", name)["metadata"]["deletionTimestamp"] = NOW
+    assert broken.findings() == []
+
+
 ONLY_OBJECTS = {
     "IMEX210": "no API server here is older than 1.34",
     "IMEX316": "the driver of simulated racks does not run in pods",
@@ -187,7 +236,32 @@ ONLY_OBJECTS = {
 
 
 def test_every_other_rule_is_also_broken_in_a_running_cluster() -> None:
+    """Its id is compared in a test, or shown by a command of a page whose output is compared."""
     tests = (ROOT / "tests/sandbox/diagnosed").glob("test_*.py")
-    files = [*tests, ROOT / "tests/cli/test_installation.py", ROOT / "docs/practice.md"]
-    named = {id for file in files for id in re.findall(r"IMEX\d{3}", file.read_text())}
-    assert {rule.id for rule in RULES} - named == ONLY_OBJECTS.keys()
+    compared = {
+        text
+        for file in (*tests, ROOT / "tests/cli/test_installation.py")
+        for function in functions(file.read_text())
+        for text in expected_texts(function)
+    }
+    page = (ROOT / "docs/practice.md").read_text()
+    shown = set(re.findall(r"^(?:error|warning|note) (IMEX\d{3}) ", page, re.MULTILINE))
+    assert {rule.id for rule in RULES} - compared - shown == ONLY_OBJECTS.keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("assert found() == ['IMEX999']", True),
+        ("until(lambda: found() == ['IMEX999'])", True),
+        ("expected = {'IMEX999'}\n    assert found() == expected", True),
+        ("for id in ('IMEX999', 'x'):\n        assert id in found()", True),
+        ("'IMEX999 in a docstring'; 'IMEX999'", False),
+        ("pass  # IMEX999", False),
+        ("break_it('IMEX999')\n    assert found() == []", False),
+        ("unused = 'IMEX999'\n    assert found() == []", False),
+    ],
+)
+def test_only_what_a_test_compares_counts(body: str, expected: bool) -> None:
+    (function,) = functions(f"def test_x() -> None:\n    {body}\n")
+    assert ("IMEX999" in expected_texts(function)) is expected

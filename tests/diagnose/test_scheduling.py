@@ -114,10 +114,54 @@ def test_anti_affinity_excludes_a_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("4", 4), ("500m", 0.5), ("1Gi", 2**30), ("2k", 2000), ("1e3", 1000), ("x", 0), (None, 0)]
+    ("text", "value"),
+    [
+        ("4", 4),
+        (4, 4),
+        ("500m", 0.5),
+        ("250u", 0.00025),
+        ("1Ki", 1024),
+        ("926771656Ki", 926771656 * 1024),
+        ("1Mi", 2**20),
+        ("1.5Gi", 1.5 * 2**30),
+        ("2Ti", 2**41),
+        ("1Ei", 2**60),
+        ("2k", 2000),
+        ("2M", 2e6),
+        ("1E", 1e18),
+        ("1e3", 1000),
+        ("1E3", 1000),
+        ("12e-1", 1.2),
+        ("1.", 1),
+        (".5", 0.5),
+        ("+1", 1),
+        ("x", 0),
+        ("1K", 0),
+        ("1i", 0),
+        ("1mi", 0),
+        ("1e3Ki", 0),
+        (True, 0),
+        (None, 0),
+    ],
 )
-def test_quantities(text: str | None, value: float) -> None:
+def test_quantities(text: object, value: float) -> None:
     assert quantity(text) == value
+
+
+@pytest.mark.parametrize(
+    ("resource", "amount", "lack"),
+    [
+        ("memory", "926771657Ki", "with too little free memory"),
+        ("memory", "926771656Ki", ""),
+        ("cpu", "145", "with too few free CPUs"),
+        ("ephemeral-storage", "1Ti", "with too little free ephemeral-storage"),
+        ("vendor.example/nic", "1", "with too few free vendor.example/nic"),
+    ],
+)
+def test_resources_are_compared_with_what_the_kubelet_reports(resource: str, amount: str, lack: str) -> None:
+    broken = with_pod()
+    broken.get("pods", "new")["spec"]["containers"][0]["resources"] = {"requests": {resource: amount}}
+    assert lacking(broken, "r1-n00") == lack
 
 
 def test_requests_are_the_sum_of_containers_or_the_largest_init_container() -> None:

@@ -17,6 +17,7 @@ from imex_dra.diagnose.rules import find_rule
 from imex_dra.lint.rules import find_rule as find_lint_rule
 from imex_sandbox.embedded.placement import summary
 from imex_sandbox.softimex.errors import CudaError
+from tests.expected import expected_texts, functions
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs/troubleshooting.md"
@@ -36,6 +37,9 @@ UPSTREAM = {
     'no matches for kind "ComputeDomain" in version "resource.nvidia.com/v1beta1"': "kubectl",
     "device class compute-domain-default-channel.nvidia.com does not exist": "kube-scheduler",
     "the server could not find the requested resource": "the client of a kubelet before 1.34",
+    "NodePrepareResources: rpc error: code = Unavailable": "the kubelet's gRPC",
+    "NodePrepareResources: rpc error: code = DeadlineExceeded": "the kubelet's gRPC",
+    "DRA driver compute-domain.nvidia.com is not registered": "the kubelet; test_registration has another name",
     "operation not permitted": "cuGetErrorString of 800",
     "invalid resource handle": "cuGetErrorString of 400",
     "cuMemSetAccess": "a function of CUDA",
@@ -44,7 +48,7 @@ UPSTREAM = {
     "nvidia-imex-ctl -N": "mnnvl.cc of NCCL",
     "Failed to get new memory reference with rc: 87": "issue 948 of NVIDIA's driver",
 }
-"""Texts of programs that no test here can run, and where they come from."""
+"""Texts of other programs that no test here compares, and where they come from."""
 
 
 class Row(NamedTuple):
@@ -214,6 +218,15 @@ def source(test: str) -> str:
     return "\n".join(text.splitlines()[first - 1 : function.end_lineno])
 
 
+def compared(test: str) -> list[str]:
+    """What the test compares; of a page, its blocks, which are executed and compared."""
+    path, _, name = test.partition("::")
+    text = (ROOT / path).read_text()
+    if not name:
+        return re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL)
+    return [text for one in functions(text) if one.name == name for text in expected_texts(one)]
+
+
 def cells(row: Row) -> list[str]:
     (found,) = [found for found in rows_of_page() if found[0].strip().startswith(row.starts)]
     return found
@@ -237,8 +250,8 @@ def test_a_row_is_on_the_page_and_its_tests_exist(row: Row) -> None:
 
 @by_row
 def test_a_quoted_text_is_said_or_compared(row: Row) -> None:
-    """Or it is of another program, or a command."""
-    texts = [*row.said, *map(source, row.tests)]
+    """Or it is of another program, or a command. What a test only mentions does not count."""
+    texts = [*row.said, *(text for test in row.tests for text in compared(test))]
     for quote in re.findall(r"`([^`]+)`", cells(row)[0]):
         if quote.startswith("imex "):
             continue

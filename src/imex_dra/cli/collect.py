@@ -12,7 +12,7 @@ from imex_dra.cli.reading import context_option, output_option, print_plain
 from imex_dra.cli.running import kubeconfig_option
 from imex_dra.diagnose.bundle import pack
 from imex_dra.diagnose.drivertexts import ctl_answers, driver_logs
-from imex_dra.diagnose.loading import load_cluster
+from imex_dra.diagnose.loading import read_cluster
 from imex_dra.diagnose.snapshot import Snapshot
 from imex_dra.kube.client import Client
 from imex_dra.kube.connection import default_namespace
@@ -82,7 +82,7 @@ async def _load(
 ) -> tuple[Snapshot, dict[str, str], list[str]]:
     client = Client.connect("imex-cli", kubeconfig, context)
     try:
-        snapshot = await load_cluster(client, default_namespace(kubeconfig, context))
+        snapshot = await read_cluster(client, default_namespace(kubeconfig, context))
         logs, not_logged = await driver_logs(client, snapshot) if with_logs else ({}, [])
         answers, not_answered = await ctl_answers(client, snapshot)
         return snapshot, {**logs, **answers}, [*not_logged, *not_answered]

@@ -31,7 +31,7 @@ from imex_dra.diagnose.verification import scope_of, verify
     The first line says what was verified: the namespace of your context, or of -n; everything with -A, and with
     --from without -n; or KIND/NAME, one pod, claim, computedomain, node or workload, such as mpijob/train. Each
     finding has an id, which --explain describes, and a next step. A check is marked with a dot if something is not
-    there yet, and with a question mark if you may not read its objects.
+    there yet, and with a question mark if you may not read its objects, or if they do not say it.
 
     \b
     Exit codes:

@@ -38,7 +38,7 @@ NAMES = ("pod", "claim", "computedomain", "node")
 
 def unknown_kind(word: str, others: Iterable[str] = ()) -> str:
     """`others` are kinds of workloads."""
-    names = [*NAMES, *sorted(others)]
+    names = [*NAMES, *sorted({*others} - {*NAMES})]
     near = nearest(word.lower(), names)
     hint = f"; did you mean {near}?" if near else ""
     return f"unknown kind {word}; known kinds: {', '.join(names)}{hint}"
@@ -200,7 +200,7 @@ def _explanation(cluster: Cluster, subject: Subject) -> Explanation:
             links.append(LinkReport(link, state, fact))
     # A pod without its template is not scheduled wherever it fits.
     schedulable = not any(link.link is Link.TEMPLATE and link.state is State.BROKEN for link in links)
-    waiting = [pod for pod in subject.pods if schedulable and not pod.node and not pod.ended]
+    waiting = [pod for pod in subject.pods if schedulable and not (pod.node or pod.ended or pod.gates)]
     return Explanation(
         subject.name,
         tuple(links),

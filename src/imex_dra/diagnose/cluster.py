@@ -31,7 +31,7 @@ from imex_dra.api.views import (
 )
 from imex_dra.base.errors import Undecodable
 from imex_dra.diagnose.pods import ClusterPod, Owner
-from imex_dra.diagnose.snapshot import JOBS, REPLICA_SETS, Plain, Snapshot
+from imex_dra.diagnose.snapshot import JOBS, REPLICA_SETS, STATEFUL_SETS, Plain, Snapshot
 from imex_dra.kube.decoding import ObjectDecoder
 from imex_dra.lint.pods import Claim
 from imex_dra.picture.snapshot import Snapshot as PictureSnapshot
@@ -230,9 +230,10 @@ class Cluster:
 
     @cached_property
     def _owners(self) -> dict[Owner, Owner]:
-        """Of Jobs and ReplicaSets: what created them."""
+        """What created each Job, ReplicaSet, StatefulSet and Pod; the workers of a LeaderWorkerSet belong to the
+        pod of their leader."""
         found = {}
-        for resource in (JOBS, REPLICA_SETS):
+        for resource in (JOBS, REPLICA_SETS, STATEFUL_SETS, PODS):
             for plain in self.snapshot.of(resource.plural):
                 made = ClusterPod(plain)
                 if made.controller:
@@ -241,14 +242,17 @@ class Cluster:
 
     def workload(self, pod: ClusterPod) -> Owner:
         """What a user created: the MPIJob of a launcher's Job, or the pod itself."""
+        return self.owners(pod)[-1] if self.owners(pod) else Owner("Pod", pod.namespace, pod.name)
+
+    def owners(self, pod: ClusterPod) -> list[Owner]:
+        """What created the pod, what created that, and so on, as far as it was read or the pod's labels say."""
+        found: list[Owner] = []
         owner = pod.controller
-        if owner is None:
-            return Owner("Pod", pod.namespace, pod.name)
-        seen = {owner}
-        while owner in self._owners and self._owners[owner] not in seen:
-            owner = self._owners[owner]
-            seen.add(owner)
-        return owner
+        while owner and owner not in found:
+            found.append(owner)
+            owner = self._owners.get(owner)
+        labeled = pod.labeled_workload
+        return [one for one in found if one != labeled] + [labeled] if labeled else found
 
     def events(self, kind: str, namespace: str, name: str, uid: str = "") -> list[Plain]:
         """Events about an object, the newest last."""

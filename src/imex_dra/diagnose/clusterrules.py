@@ -118,9 +118,9 @@ def no_controller(cluster: Cluster) -> Iterator[Problem]:
             "Lease", key, "no imex controller has ever run here: its Lease does not exist", CHECK_CONTROLLER
         )
         return
-    renewed = str(lease.get("spec", {}).get("renewTime") or "")
-    if _seconds_between(renewed, cluster.snapshot.taken_at) > _STALE_AFTER:
-        message = f"no imex controller has renewed its Lease since {renewed[:19]}Z"
+    age = _age(cluster, lease)
+    if age is not None and age > _STALE_AFTER:
+        message = f"no imex controller has renewed its Lease since {_renewed(lease)[:19]}Z"
         yield Problem("Lease", key, message, f"check its pods: kubectl -n {NAMESPACE} get pods")
 
 
@@ -137,13 +137,26 @@ def _lease(cluster: Cluster) -> Plain | None:
     return None
 
 
-def _seconds_between(earlier: str, later: str) -> float:
-    """0 if one of them is not known."""
+def controller_is_known(cluster: Cluster) -> bool:
+    """Whether the Lease says if the controller runs. Files do not say when they were written."""
+    lease = _lease(cluster)
+    return lease is None or _age(cluster, lease) is not None
+
+
+def _renewed(lease: Plain) -> str:
+    return str(lease.get("spec", {}).get("renewTime") or "")
+
+
+def _age(cluster: Cluster, lease: Plain) -> float | None:
+    """Seconds between its renewal and the snapshot; None if one of the times is not known."""
     try:
-        times = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in (earlier, later)]
+        times = [
+            datetime.fromisoformat(time.replace("Z", "+00:00"))
+            for time in (_renewed(lease), cluster.snapshot.taken_at)
+        ]
         return (times[1] - times[0]).total_seconds()
     except (ValueError, TypeError):
-        return 0.0
+        return None
 
 
 @rule(

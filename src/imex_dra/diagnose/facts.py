@@ -1,16 +1,16 @@
 """What each link of the chain is, in a few words: for one pod, or for all of a ComputeDomain."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from imex_dra.api.computedomain import ComputeDomain, Readiness
+from imex_dra.api.computedomain import COMPUTE_DOMAINS, ComputeDomain, Readiness
 from imex_dra.api.meta import Key
 from imex_dra.api.nvlinknode import FabricState, ImexState
 from imex_dra.api.nvlinkpartition import MemberState
 from imex_dra.api.reasons import at, listed
 from imex_dra.api.views import ResourceClaim
-from imex_dra.diagnose.cluster import Cluster
+from imex_dra.diagnose.cluster import Cluster, domain_uids
 from imex_dra.diagnose.pods import ClusterPod
 from imex_dra.diagnose.rule import Link
 from imex_dra.diagnose.scope import Scope
@@ -33,6 +33,8 @@ class Subject:
 def is_unfinished(cluster: Cluster, subject: Subject, link: Link) -> bool:
     """Whether something is still to come, although nothing is wrong with it."""
     match link:
+        case Link.POD:
+            return any(pod.gates or pod.waiting for pod in subject.pods)
         case Link.TEMPLATE:
             return not _template_exists(cluster, subject)
         case Link.DOMAIN:
@@ -50,12 +52,22 @@ def _pod_fact(cluster: Cluster, subject: Subject) -> str:
         claims = cluster.channel_claims(pod)
         listing = [c.name for c in pod.containers if claims and claims[0].name in (one.scalar for one in c.listed)]
         uses = f"; containers with the channel: {listed(listing)}" if listing else ""
-        return (
-            f"{pod.name} is {pod.phase}{uses}" if claims else f"{pod.name} is {pod.phase}, and claims no channel"
-        )
+        causes = [f"; waits until its scheduling gates are removed: {', '.join(pod.gates)}"] if pod.gates else []
+        causes += [f"; container {c} waits: {': '.join(filter(None, said))}" for c, *said in pod.waiting]
+        what = f"{pod.name} is {pod.phase}{''.join(causes)}"
+        return f"{what}{uses}" if claims else f"{what}, and claims no channel"
     phases = Counter(pod.phase for pod in subject.pods)
     counts = ", ".join(f"{count} {phase}" for phase, count in phases.items())
-    return f"{len(subject.pods)} pods: {counts}" if phases else ""
+    gated = [f"{pod.name} ({', '.join(pod.gates)})" for pod in subject.pods if pod.gates]
+    gates = f"; with scheduling gates: {listed(gated)}" if gated else ""
+    starting = waiting_pods(subject.pods)
+    waits = f"; a container waits in {listed(starting)}" if starting else ""
+    return f"{len(subject.pods)} pods: {counts}{gates}{waits}" if phases else ""
+
+
+def waiting_pods(pods: Iterable[ClusterPod]) -> list[str]:
+    """Pods with a container that does not start, with the kubelet's reason."""
+    return [f"{pod.name} ({pod.waiting[0].reason or pod.waiting[0].message})" for pod in pods if pod.waiting]
 
 
 def _template_fact(cluster: Cluster, subject: Subject) -> str:
@@ -69,9 +81,11 @@ def _template_exists(cluster: Cluster, subject: Subject) -> bool:
     return Key(namespace, subject.template) in cluster.templates
 
 
-def _domain_fact(_: Cluster, subject: Subject) -> str:
+def _domain_fact(cluster: Cluster, subject: Subject) -> str:
     if subject.domain is None:
-        return ""
+        gone = [claim.metadata for claim in subject.claims if domain_uids(claim)]
+        known = gone and cluster.has(COMPUTE_DOMAINS.plural, namespace=gone[0].namespace)
+        return f"none has the UID that claim {gone[0].name} names" if known else ""
     summary = subject.domain.status.summary
     message = f": {summary.message}" if summary.message else ""
     return f"{subject.domain.metadata.name} is {summary.status or subject.domain.status.status}{message}"

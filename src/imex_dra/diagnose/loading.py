@@ -25,7 +25,12 @@ _objects: msgspec.json.Decoder[Plain] = msgspec.json.Decoder(dict[str, Any])
 
 
 async def load_cluster(client: Client, namespace: str = "") -> Snapshot:
-    """`namespace` is read if the reader may not read all of them."""
+    """`namespace` is read if the reader may not read all of them. What cannot be decoded is left out and named."""
+    return (await read_cluster(client, namespace)).well_formed()
+
+
+async def read_cluster(client: Client, namespace: str = "") -> Snapshot:
+    """With what cannot be decoded, as a bundle should have it: a newer version may decode it."""
     results = await asyncio.gather(*(_load_kind(client, resource, namespace) for resource in KINDS))
     objects = {
         resource.plural: found for resource, (found, _) in zip(KINDS, results, strict=True) if found is not None

@@ -6,16 +6,22 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from imex_dra.api.meta import Key
+from imex_dra.api.meta import Key, key_of
 from imex_dra.api.nvlinkpartition import ChannelState
-from imex_dra.diagnose.cluster import Cluster
+from imex_dra.api.views import ResourceClaim
+from imex_dra.diagnose.cluster import Cluster, domain_uids
 from imex_dra.diagnose.daemonrules import old_daemons
+from imex_dra.diagnose.pods import ClusterPod
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.diagnose.scope import EVERYTHING, Scope, of_domain, of_namespace, of_partition
-from imex_dra.picture.model import ClusterModel
+from imex_dra.picture.model import ClusterModel, DomainClaims, RackNode
 from imex_dra.picture.snapshot import Snapshot, build_model
+
+OTHERS = "+"
+"""Stands for all ComputeDomains without a letter of their own."""
 
 
 class PartitionStatus(Struct, frozen=True, rename="camel"):
@@ -76,6 +82,11 @@ class Selection:
         names = sorted({*cluster.fabric_nodes, *cluster.partitions}, key=cluster.rack)
         return [name for name in names if self.partition in ("", name, cluster.rack(name))]
 
+    def includes(self, cluster: Cluster, node: str) -> bool:
+        """Whether the node is in a partition that is shown."""
+        partition = cluster.partition_of(node)
+        return self.partition in ("", partition, cluster.rack(partition))
+
     def domains(self, cluster: Cluster) -> list[Key]:
         in_partitions = {
             entry.compute_domain.uid
@@ -104,7 +115,7 @@ def overview(cluster: Cluster, selection: Selection) -> Overview:
     return Overview(
         cluster.snapshot.taken_at,
         tuple(_partition(cluster, name) for name in selection.partitions(cluster)),
-        tuple(_domain(cluster, key) for key in selection.domains(cluster)),
+        tuple(_domain(cluster, selection, key) for key in selection.domains(cluster)),
         tuple(
             DaemonStatus(old.pod.node, old.pod.name, old.images, old.claims, not old.claims)
             for old in old_daemons(cluster)
@@ -129,7 +140,7 @@ def _partition(cluster: Cluster, name: str) -> PartitionStatus:
     )
 
 
-def _domain(cluster: Cluster, key: Key) -> DomainStatus:
+def _domain(cluster: Cluster, selection: Selection, key: Key) -> DomainStatus:
     domain = cluster.domains[key]
     channels = {cluster.rack(name): cluster.channel(name, domain) for name in cluster.partitions}
     return DomainStatus(
@@ -138,27 +149,52 @@ def _domain(cluster: Cluster, key: Key) -> DomainStatus:
         domain.status.summary.status or domain.status.status.value,
         domain.status.summary.message,
         {rack: channel for rack, channel in sorted(channels.items()) if channel is not None},
-        len(cluster.pods_of_domain.get(domain.metadata.uid, ())),
+        sum(selection.includes(cluster, pod.node) for pod in cluster.pods_of_domain.get(domain.metadata.uid, ())),
     )
 
 
 def model(cluster: Cluster, selection: Selection) -> ClusterModel:
-    """What is drawn. Letters follow the names of the ComputeDomains, so that two calls agree."""
-    chosen = selection.domains(cluster)
+    """What is drawn. Letters follow the names of the ComputeDomains, so that two calls agree.
+
+    A selection says which ComputeDomains are shown and what is counted, never how much of a node is in use.
+    """
     letters = {
-        cluster.domains[key].metadata.uid: string.ascii_uppercase[number % 26] for number, key in enumerate(chosen)
+        cluster.domains[key].metadata.uid: string.ascii_uppercase[number % 26]
+        for number, key in enumerate(selection.domains(cluster))
     }
-    partitions = set(selection.partitions(cluster))
     whole = cluster.picture
-    namespaces = {key.namespace for key in chosen} if selection.namespace or selection.domain else None
+    partitions = set(selection.partitions(cluster))
     nodes = [one for one in whole.nodes if cluster.partition_of(one.metadata.name) in partitions]
-    shown = Snapshot(
-        nodes=nodes if selection.partition else whole.nodes,
-        nvlink_nodes=whole.nvlink_nodes,
-        partitions=whole.partitions,
-        slices=whole.slices,
-        claims=[c for c in whole.claims if namespaces is None or c.metadata.namespace in namespaces],
-        domains=whole.domains,
-        pods=[p for p in whole.pods if namespaces is None or p.metadata.namespace in namespaces],
+    drawn = build_model(replace(whole, nodes=nodes) if selection.partition else whole, letters)
+    racks = tuple(
+        replace(rack, nodes=tuple(_with_others(cluster, one) for one in rack.nodes)) for rack in drawn.racks
     )
-    return build_model(shown, letters)
+    counted = Snapshot(
+        claims=[one for one in whole.claims if _counts_claim(cluster, selection, one)],
+        pods=[one for one in whole.pods if _counts_pod(cluster, selection, cluster.pods_by_key[key_of(one)])],
+    )
+    return replace(drawn, racks=racks, counts=build_model(counted, letters).counts)
+
+
+def _with_others(cluster: Cluster, node: RackNode) -> RackNode:
+    """With the claims of ComputeDomains that are not shown, or do not exist any more."""
+    others = len(cluster.claims_on.get(node.name, ())) - node.claims
+    return replace(node, domains=(*node.domains, DomainClaims(OTHERS, others))) if others > 0 else node
+
+
+def _counts_claim(cluster: Cluster, selection: Selection, claim: ResourceClaim) -> bool:
+    domain = selection.domain and cluster.domains[selection.domain]
+    return (
+        selection.namespace in ("", claim.metadata.namespace)
+        and (domain is None or domain.metadata.uid in domain_uids(claim))
+        and (not selection.partition or any(selection.includes(cluster, node) for node in claim.nodes))
+    )
+
+
+def _counts_pod(cluster: Cluster, selection: Selection, pod: ClusterPod) -> bool:
+    domains = [found for claim in cluster.channel_claims(pod) if (found := cluster.domain_of(pod, claim))]
+    return (
+        selection.namespace in ("", pod.namespace)
+        and (selection.domain is None or selection.domain in map(key_of, domains))
+        and selection.includes(cluster, pod.node)
+    )

@@ -11,7 +11,7 @@ from imex_dra.api.reasons import listed
 from imex_dra.api.views import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES, ResourceClaim
 from imex_dra.diagnose.cluster import Cluster, domain_uids, event_text, name_of
 from imex_dra.diagnose.noderules import CHECK_NODE_PROGRAM, obstacle
-from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.diagnose.pods import ClusterPod, Owner
 from imex_dra.diagnose.rule import Link, Problem, about_pod, rule
 from imex_dra.diagnose.scheduling import NO_PODS, PartitionFit, fits, lack
 from imex_dra.diagnose.sentences import cause_and_step
@@ -51,7 +51,7 @@ def _claims(cluster: Cluster) -> Iterator[tuple[ClusterPod, Claim, ResourceClaim
 def unschedulable(cluster: Cluster) -> Iterator[Problem]:
     for pod in cluster.claiming:
         said = pod.unschedulable
-        if pod.node or not said or _too_large(cluster, pod) or _without_claim(cluster, pod):
+        if pod.node or pod.gates or not said or _too_large(cluster, pod) or _without_claim(cluster, pod):
             continue
         if not cluster.has(NODES.plural, RESOURCE_SLICES.plural):
             yield about_pod(pod, "the scheduler finds no node", "see what it says", said)
@@ -70,6 +70,12 @@ def _where_to(cluster: Cluster, pod: ClusterPod, partitions: list[PartitionFit])
         return "give the pod the labels that its pod affinity selects (IMEX142)"
     if any(claim and claim.nodes for claim in made):
         return "pods on several nodes each need a claim of their own: use resourceClaimTemplateName (IMEX109)"
+    workload = cluster.workload(pod)
+    ending = [
+        one.name for one in cluster.claiming if one.deleting and one.node and cluster.workload(one) == workload
+    ]
+    if ending:
+        return f"wait until the pods that are being deleted have ended: {listed(ending)}"
     return "free nodes, or change what the pod requires"
 
 
@@ -98,16 +104,18 @@ def _too_large(cluster: Cluster, pod: ClusterPod) -> bool:
 def too_large(cluster: Cluster) -> Iterator[Problem]:
     if not cluster.has(NODES.plural, RESOURCE_SLICES.plural):
         return
-    jobs: dict[object, list[ClusterPod]] = {}
+    jobs: dict[tuple[Owner, str], list[ClusterPod]] = {}
     for pod in cluster.claiming:
         if _one_per_node(pod) and _in_one_partition(pod):
-            jobs.setdefault(cluster.workload(pod), []).append(pod)
-    for job, pods in jobs.items():
+            jobs.setdefault((cluster.workload(pod), pod.group), []).append(pod)
+    for (job, _), existing in jobs.items():
+        pods = [pod for pod in existing if not pod.deleting and not pod.gates]
         waiting = [pod for pod in pods if not pod.node]
         if not waiting or len(pods) < 2:
             continue
+        # The node of a pod that is deleted is free for the job soon.
         usable = {
-            partition: [node for node in nodes if _usable(cluster, waiting[0], pods, node)]
+            partition: [node for node in nodes if _usable(cluster, waiting[0], existing, node)]
             for partition, nodes in cluster.fabric_nodes.items()
         }
         if all(len(nodes) < len(pods) for nodes in usable.values()):
@@ -215,13 +223,14 @@ def _prepared(cluster: Cluster, node: str) -> tuple[str, ...]:
     Link.DOMAIN,
     "The ComputeDomain of a claim does not exist any more",
     why="""A claim has the UID of its ComputeDomain. If that is deleted, or deleted and created again, the
-    claims of older pods are worthless: a channel belongs to one ComputeDomain, not to its name.""",
+    claims of older pods are worthless: a channel belongs to one ComputeDomain, not to its name. A pod that runs
+    may still have the old channel, but shares memory with no pod of the current ComputeDomain.""",
     finds="""claim team/worker-0-imex names ComputeDomain uid-gone, but namespace team has no ComputeDomain with
     this UID: it was deleted or recreated""",
 )
 def domain_gone(cluster: Cluster) -> Iterator[Problem]:
     for pod, _, claim in _claims(cluster):
-        if (uid := _domain_gone(cluster, claim)) and pod.phase == "Pending":
+        if (uid := _domain_gone(cluster, claim)) and not pod.deleting:
             message = (
                 f"claim {name_of(claim)} names ComputeDomain {uid}, but namespace {pod.namespace} has no"
                 " ComputeDomain with this UID: it was deleted or recreated"
@@ -248,7 +257,7 @@ def _domain_gone(cluster: Cluster, claim: ResourceClaim) -> str:
 )
 def device_not_found(cluster: Cluster) -> Iterator[Problem]:
     for pod in cluster.claiming:
-        for container, said in pod.waiting.items():
+        for container, _, said in pod.waiting:
             if _UNRESOLVABLE in said:
                 _, separator, cause = said.partition(_INJECTION)
                 message = f"container {container} is not created on {pod.node}: {separator}{cause or said}"

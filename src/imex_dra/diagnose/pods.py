@@ -11,6 +11,9 @@ from imex_dra.lint.values import Value, from_plain
 from imex_dra.lint.workloads import Template
 
 _ENDED = ("Succeeded", "Failed")
+_LEADER_WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
+_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
+_RAY_KIND, _RAY_NAME = "ray.io/originated-from-crd", "ray.io/originated-from-cr-name"
 
 
 class Owner(NamedTuple):
@@ -22,6 +25,15 @@ class Owner(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class Waiting(NamedTuple):
+    """A container that does not start."""
+
+    container: str
+    reason: str
+    """Such as ImagePullBackOff."""
+    message: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +119,19 @@ class ClusterPod:
         return ""
 
     @property
-    def waiting(self) -> dict[str, str]:
+    def gates(self) -> tuple[str, ...]:
+        """Scheduling gates: until whoever set them has removed them, the scheduler ignores the pod."""
+        return tuple(gate["name"].text for gate in self.spec["schedulingGates"].elements())
+
+    @property
+    def waiting(self) -> tuple[Waiting, ...]:
         """Containers that do not start, and what the kubelet says about each."""
         statuses = self.value.at("status.containerStatuses").elements()
-        return {
-            status["name"].text: status.at("state.waiting.message").text
+        return tuple(
+            Waiting(status["name"].text, status.at("state.waiting.reason").text, message)
             for status in (*self.value.at("status.initContainerStatuses").elements(), *statuses)
-            if status.at("state.waiting.message").text
-        }
+            if not self.ended and (message := status.at("state.waiting.message").text)
+        )
 
     @property
     def controller(self) -> Owner | None:
@@ -123,6 +140,19 @@ class ClusterPod:
             if owner["controller"].content is True:
                 return Owner(owner["kind"].text, self.namespace, owner["name"].text)
         return None
+
+    @property
+    def labeled_workload(self) -> Owner | None:
+        """That the labels of its operator name; the objects between may not have been read."""
+        if name := self.labels.get(_LEADER_WORKER_SET):
+            return Owner("LeaderWorkerSet", self.namespace, name)
+        kind, name = self.labels.get(_RAY_KIND), self.labels.get(_RAY_NAME)
+        return Owner(kind, self.namespace, name) if kind and name else None
+
+    @property
+    def group(self) -> str:
+        """Of a LeaderWorkerSet, whose groups are jobs of their own."""
+        return self.labels.get(_GROUP, "")
 
     def __str__(self) -> str:
         return f"Pod {self.key}"

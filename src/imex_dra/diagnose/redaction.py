@@ -16,10 +16,26 @@ _KEPT_VARIABLES = re.compile(
 )
 _KEPT_ANNOTATIONS = re.compile(r"imex-dra\.io/|resource\.kubernetes\.io/|([\w-]+\.)*nvidia\.com/")
 _NAME = (
-    r"(?:authorization|password|passwd|passphrase|secret|token(?!s|iz)|credential|(?:api|access|private)[-_]?key)"
+    r"(?:authorization|password|passwd|passphrase|(?<!imagepull)secret|token(?!s|iz)|credential"
+    r"|(?:api|access|private)[-_]?key)"
 )
 """Not tokens and tokenizers, of which language models have many."""
-_CREDENTIAL = re.compile(rf"(?i)({_NAME}\w*[\"']?\s*[=:]\s*[\"']?)([^\s\"',;]+)")
+_CREDENTIAL = re.compile(
+    rf"(?i)({_NAME}(?![\w-]*(?:name|file|path|dir)\b)[\w-]*\\?[\"']?\s*[=:]\s*)"
+    r"(?:(?P<quote>\\?[\"']).*?(?<!\\)(?P=quote)|(?P<open>\\?[\"'])[^\n]+|[^\s\"',;]+)"
+)
+"""A value in quotes, which may be escaped, ends with the second one; without it, with the line."""
+_AUTHORIZATION = re.compile(
+    r"(?i)(authorization\\?[\"']?\s*[=:]\s*\\?[\"']?)(?:digest\s[^\n]*|[^\s\"']+(?:[ \t]+[^\s\"']+)?)"
+)
+"""Scheme and credentials: any scheme, not only Bearer."""
+_USER = r"--(?:proxy-)?user|-U"
+_USER_PASSWORD = re.compile(
+    rf"((?<!\S)(?:-[A-Za-z]{{0,4}}u\s+|(?:{_USER})(?:\s+|=)))(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
+)
+_CURL = re.compile(r"\bcurl\s(?:\\\n|[^\n|;&])*")
+_CURL_USER = re.compile(rf"((?<!\S)(?:-[A-Za-z]{{0,4}}?u\s*|(?:{_USER})(?:\s+|=)))(\"[^\"]*\"|'[^']*'|[^\s\"']+)")
+_USER_FLAG = re.compile(rf"(?:-u|{_USER})$")
 _OPTION = rf"-+[\w-]*{_NAME}(?![\w-]*(?:file|path|dir|name)\b)[\w-]*"
 _FLAG = re.compile(rf"(?i){_OPTION}$")
 """An argument whose value is the next one."""
@@ -35,7 +51,8 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 """By their form: JWTs, private keys, and tokens of services that mark theirs with a prefix."""
-_URL_PASSWORD = re.compile(r"(://[^/\s:@]+:)[^/\s@]+@")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@\"]*:)[^/\s@\"]+@")
+_URL_TOKEN = re.compile(r"(https?://)[^/\s:@\"]+@")
 
 
 def redacted(obj: Plain) -> Plain:
@@ -45,9 +62,28 @@ def redacted(obj: Plain) -> Plain:
 
 
 def redacted_text(text: str) -> str:
-    text = _BEARER.sub(rf"\1 {REDACTED}", _TOKEN.sub(REDACTED, text))
-    text = _URL_PASSWORD.sub(rf"\1{REDACTED}@", text)
-    return _CREDENTIAL.sub(rf"\1{REDACTED}", _FLAG_AND_VALUE.sub(rf"\1{REDACTED}", text))
+    text = _AUTHORIZATION.sub(rf"\1{REDACTED}", _TOKEN.sub(REDACTED, text))
+    text = _BEARER.sub(rf"\1 {REDACTED}", text)
+    text = _URL_TOKEN.sub(rf"\1{REDACTED}@", _URL_PASSWORD.sub(rf"\1{REDACTED}@", text))
+    text = _CURL.sub(
+        lambda command: _CURL_USER.sub(lambda m: m[1] + _without_password(m[2], sure=True), command[0]), text
+    )
+    text = _USER_PASSWORD.sub(lambda match: match[1] + _without_password(match[2]), text)
+    return _CREDENTIAL.sub(_value_redacted, _FLAG_AND_VALUE.sub(rf"\1{REDACTED}", text))
+
+
+def _value_redacted(match: re.Match[str]) -> str:
+    quote = match["quote"] or match["open"] or ""
+    return f"{match[1]}{quote}{REDACTED}{match['quote'] or ''}"
+
+
+def _without_password(user: str, *, sure: bool = False) -> str:
+    """Of `user:password`. Unless it is sure to be that: not `1000:1000`, a user and a group, nor `host:/path`."""
+    name, colon, password = user.partition(":")
+    quote = user[0] if user[0] in "\"'" else ""
+    if not colon or (not sure and re.match(r"\d+[\"']?$|/", password)):
+        return user
+    return f"{name}:{REDACTED}{quote}"
 
 
 def _walk(value: Any, key: str = "") -> Any:
@@ -62,10 +98,7 @@ def _walk(value: Any, key: str = "") -> Any:
             return [{**entry, "value": REDACTED} if isinstance(entry, dict) else entry for entry in value]
         case list() if key in ("command", "args"):
             before = ["", *map(str, value)]
-            return [
-                REDACTED if _FLAG.match(flag) else _walk(one, key)
-                for flag, one in zip(before, value, strict=False)
-            ]
+            return [_argument(flag, one) for flag, one in zip(before, value, strict=False)]
         case list():
             return [_walk(item, key) for item in value]
         case str() | int() if _FIELD.match(key) and not isinstance(value, bool):
@@ -73,6 +106,14 @@ def _walk(value: Any, key: str = "") -> Any:
         case str():
             return redacted_text(value)
     return value
+
+
+def _argument(flag: str, value: Any) -> Any:
+    if _FLAG.match(flag):
+        return REDACTED
+    if _USER_FLAG.match(flag) and isinstance(value, str) and value:
+        return redacted_text(_without_password(value))
+    return _walk(value, "args")
 
 
 def _kept(name: str, value: Any) -> Any:

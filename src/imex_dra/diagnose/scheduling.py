@@ -21,9 +21,15 @@ from imex_dra.diagnose.snapshot import Plain
 from imex_dra.lint.pods import GPU
 from imex_dra.picture.snapshot import is_ready
 
-_QUANTITY = re.compile(r"([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)([numkMGTPE]?i?)")
-_UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_UNITS |= {f"{unit.upper()}i": 1024.0**power for power, unit in enumerate("kmgtpe", 1)}
+_QUANTITY = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+(?=\Z))?)([numkMGTPE]|[KMGTPE]i)?")
+_UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_UNITS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("KMGTPE", 1)}
+_LACKS = {
+    GPU: "few free GPUs",
+    "cpu": "few free CPUs",
+    "memory": "little free memory",
+    "ephemeral-storage": "little free ephemeral-storage",
+}
 
 
 NO_PODS = "without the pods that its affinity requires"
@@ -157,8 +163,7 @@ def _resources(cluster: Cluster, pod: ClusterPod, node: Plain) -> str:
     free = free_resources(cluster, node)
     for resource, amount in requests(pod).items():
         if amount > free.get(resource, 0.0) + 1e-9:
-            what = "GPUs" if resource == GPU else resource
-            return f"with too few free {what}"
+            return f"with too {_LACKS.get(resource, f'few free {resource}')}"
     return ""
 
 
@@ -188,7 +193,7 @@ def requests(pod: ClusterPod) -> dict[str, float]:
 def quantity(text: object) -> float:
     """0 for what is no quantity."""
     found = _QUANTITY.fullmatch(str(text))
-    return float(found[1]) * _UNITS.get(found[2], 0.0) if found else 0.0
+    return float(found[1]) * _UNITS.get(found[2], 1.0) if found else 0.0
 
 
 def _affinity(cluster: Cluster, pod: ClusterPod, node: Plain) -> str:

@@ -2,20 +2,22 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
-from imex_dra.api.meta import Key
+from imex_dra.api.meta import Key, Resource
 from imex_dra.api.names import CLIQUE_LABEL, NAMESPACE
 from imex_dra.api.reasons import listed
-from imex_dra.api.views import DAEMON_SETS, NODES, RESOURCE_SLICES
+from imex_dra.api.views import DAEMON_SETS, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from imex_dra.diagnose.cluster import Cluster
 from imex_dra.diagnose.noderules import has_gpus
 from imex_dra.diagnose.partitionrules import version_skew
 from imex_dra.diagnose.rule import Link, Problem, about_pod, rule
-from imex_dra.diagnose.snapshot import Plain
+from imex_dra.diagnose.snapshot import DEVICE_CLASSES, Plain
 from imex_dra.lint.findings import Severity
 
 MINIMUM = (1, 34)
 """The first version of Kubernetes with resource.k8s.io/v1."""
+_DRA: tuple[Resource[Any], ...] = (RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES)
 _MAX_SKEW = 3
 """Minor versions that a kubelet may be older than the API server."""
 _CDI = {"containerd": (1, 7), "cri-o": (1, 28)}
@@ -61,6 +63,16 @@ def too_old(cluster: Cluster) -> Iterator[Problem]:
     elif without_dra:
         message = "the API server does not serve resource.k8s.io/v1: Dynamic Resource Allocation is turned off"
         yield Problem("Cluster", Key("", ""), message, "do not turn the API resource.k8s.io/v1 off")
+
+
+def dra_is_known(cluster: Cluster) -> bool:
+    """Whether a kind of resource.k8s.io/v1 was read, or the version is too old for it."""
+    server = version_of(cluster.snapshot.version)
+    if server and server < MINIMUM:
+        return True
+    objects = cluster.snapshot.objects
+    kinds = [objects[resource.plural] for resource in _DRA if resource.plural in objects]
+    return any(all(one.get("apiVersion") == RESOURCE_SLICES.api_version for one in found) for found in kinds)
 
 
 @rule(

@@ -1,7 +1,8 @@
 """The types of what rules read as plain values.
 
-An API server promises them; a file that somebody wrote does not. An object with other types is left out of a
-snapshot and named, so that no rule checks types and none can crash on them.
+An API server promises them; a file that somebody wrote does not, and neither does a newer driver in its own kinds.
+An object with other types is left out of a snapshot and named, so that no rule checks types and none can crash on
+them.
 """
 
 from typing import Any
@@ -9,8 +10,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import Resource
-from imex_dra.api.views import DAEMON_SETS, EVENTS, LEASES, NODES, PODS
+from imex_dra.api.nvlinknode import NVLINK_NODES
+from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
+from imex_dra.api.views import (
+    DAEMON_SETS,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from imex_dra.base.errors import Undecodable
 from imex_dra.kube.decoding import ObjectDecoder
 
@@ -159,18 +172,35 @@ _SHAPES: dict[str, type[_Object]] = {
     LEASES.plural: _Lease,
     EVENTS.plural: _Event,
 }
+_DECODERS = {
+    resource.plural: ObjectDecoder(resource)
+    for resource in (
+        PODS,
+        RESOURCE_CLAIMS,
+        RESOURCE_CLAIM_TEMPLATES,
+        COMPUTE_DOMAINS,
+        NVLINK_PARTITIONS,
+        NVLINK_NODES,
+        NODES,
+        RESOURCE_SLICES,
+    )
+}
+"""Of kinds that `Cluster` decodes."""
 
 
 def malformed(resource: Resource[Any], obj: _Plain) -> str:
     """What is wrong with the types of the object; empty if nothing is."""
     try:
         msgspec.convert(obj, _SHAPES.get(resource.plural, _Object))
-        if resource is NODES:  # rules read them in both forms
-            ObjectDecoder(resource).decode(msgspec.json.encode(obj))
-    except msgspec.ValidationError as error:
-        metadata = obj.get("metadata")
-        name = metadata.get("name", "") if isinstance(metadata, dict) else "without metadata"
-        return f"{resource.kind} {name}: {error}"
+        if resource.plural in _DECODERS:
+            _DECODERS[resource.plural].decode(msgspec.json.encode(obj))
     except Undecodable as error:
         return str(error)
+    except ValueError as error:
+        return f"{resource.kind} {object_name(obj)}: {error}"
     return ""
+
+
+def object_name(obj: _Plain) -> str:
+    metadata = obj.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, dict) else "without metadata"

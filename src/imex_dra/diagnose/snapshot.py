@@ -12,6 +12,7 @@ from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import ObjectMeta, Resource, View
 from imex_dra.api.nvlinknode import NVLINK_NODES
 from imex_dra.api.nvlinkpartition import NVLINK_PARTITIONS
+from imex_dra.api.reasons import listed
 from imex_dra.api.views import (
     DAEMON_SETS,
     EVENTS,
@@ -23,7 +24,7 @@ from imex_dra.api.views import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from imex_dra.diagnose.shapes import malformed
+from imex_dra.diagnose.shapes import malformed, object_name
 
 Plain = dict[str, Any]
 
@@ -40,9 +41,14 @@ class ReplicaSet(View, frozen=True):
     metadata: ObjectMeta
 
 
+class StatefulSet(View, frozen=True):
+    metadata: ObjectMeta
+
+
 DEVICE_CLASSES = Resource(DeviceClass, "resource.k8s.io", "v1", "deviceclasses", namespaced=False)
 JOBS = Resource(Job, "batch", "v1", "jobs")
 REPLICA_SETS = Resource(ReplicaSet, "apps", "v1", "replicasets")
+STATEFUL_SETS = Resource(StatefulSet, "apps", "v1", "statefulsets")
 
 KINDS: tuple[Resource[Any], ...] = (
     PODS,
@@ -60,8 +66,9 @@ KINDS: tuple[Resource[Any], ...] = (
     LEASES,
     JOBS,
     REPLICA_SETS,
+    STATEFUL_SETS,
 )
-"""Never Secrets or ConfigMaps. Jobs and ReplicaSets only tell which workload a pod belongs to."""
+"""Never Secrets or ConfigMaps. Jobs, ReplicaSets and StatefulSets only tell which workload a pod belongs to."""
 
 BY_PLURAL = {resource.plural: resource for resource in KINDS}
 _BY_KIND = {(resource.kind, resource.group): resource.plural for resource in KINDS}
@@ -101,14 +108,17 @@ class Snapshot:
         return "" if plural in self.objects else f"{plural} were not collected"
 
     def well_formed(self) -> "Snapshot":
-        """Without objects of files whose values have types that no API server would return."""
+        """Without objects that cannot be decoded: their values have types that no API server would return, or a
+        newer driver wrote them. They are named, and their kind counts as not read."""
         objects, missing = dict(self.objects), list(self.missing)
         for plural, found in self.objects.items():
             wrong = {id(obj): why for obj in found if (why := malformed(BY_PLURAL[plural], obj))}
             if wrong:
                 objects[plural] = tuple(obj for obj in found if id(obj) not in wrong)
-                why = next(iter(wrong.values()))
-                missing.append(Missing(plural, f"{len(wrong)} of {len(found)} {plural} cannot be read: {why}"))
+                first, *others = (obj for obj in found if id(obj) in wrong)
+                why = f"{len(wrong)} of {len(found)} {plural} cannot be read: {wrong[id(first)]}"
+                why += f"; likewise {listed([object_name(obj) for obj in others])}" if others else ""
+                missing.append(Missing(plural, why))
         return replace(self, objects=objects, missing=tuple(missing))
 
     @property

@@ -5,6 +5,7 @@ pods wait for something that a finding of another check explains, or that takes 
 every rule belongs to one check.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -14,15 +15,18 @@ from msgspec import Struct
 
 from imex_dra.api.computedomain import COMPUTE_DOMAINS
 from imex_dra.api.meta import Key
+from imex_dra.api.reasons import listed
 from imex_dra.api.views import PODS
 from imex_dra.base.errors import Rejected
 from imex_dra.diagnose.chain import KINDS, check_read, only_namespace, subject_of, unknown_kind
 from imex_dra.diagnose.cluster import Cluster, is_channel_claim
-from imex_dra.diagnose.facts import claim_state
-from imex_dra.diagnose.pods import ClusterPod
+from imex_dra.diagnose.clusterrules import controller_is_known
+from imex_dra.diagnose.facts import claim_state, waiting_pods
+from imex_dra.diagnose.pods import ClusterPod, Owner
 from imex_dra.diagnose.rule import Finding
 from imex_dra.diagnose.rules import diagnose
 from imex_dra.diagnose.scope import EVERYTHING, Scope, of_namespace, of_pods
+from imex_dra.diagnose.setuprules import dra_is_known
 from imex_dra.lint.findings import Severity
 from imex_dra.lint.manifests import nearest
 from imex_dra.lint.workloads import PLACES
@@ -35,7 +39,7 @@ class Verdict(StrEnum):
     WAITING = "waiting"
     """Something is not there yet, and no finding of this check says why."""
     UNKNOWN = "unknown"
-    """Its objects could not be read."""
+    """Its objects could not be read, or do not say it."""
 
 
 class Count(NamedTuple):
@@ -49,6 +53,8 @@ class Check(NamedTuple):
     needs: tuple[str, ...]
     """Kinds, by plural."""
     counted: Callable[[Cluster, Scope], Count] = lambda *_: Count()
+    known: Callable[[Cluster], bool] = lambda _: True
+    """Whether the snapshot can say it, if it has the kinds."""
 
 
 def _claims(cluster: Cluster, scope: Scope) -> Count:
@@ -66,6 +72,12 @@ def _domains(cluster: Cluster, scope: Scope) -> Count:
     return Count(f"{ready} of {len(used)} with pods", ready == len(used)) if used else Count("none has pods")
 
 
+def _containers(cluster: Cluster, scope: Scope) -> Count:
+    """What keeps a container from starting may have nothing to do with its channel; but it does not use it yet."""
+    waits = waiting_pods(pod for pod in cluster.claiming if scope.everything or pod.key in scope.pods)
+    return Count(f"a container waits in {listed(waits)}", complete=False) if waits else Count()
+
+
 def _nodes(cluster: Cluster, scope: Scope) -> Count:
     nodes = [n for n in cluster.nvlink_nodes if scope.everything or n in scope.nodes]
     # Complete also if a node is cordoned: whatever else keeps a node from serving is a finding.
@@ -76,9 +88,10 @@ _DRIVER = Check(
     "the driver is installed, and runs",
     ("IMEX201", "IMEX202", "IMEX203", "IMEX204", "IMEX205"),
     ("deviceclasses", "leases", "nvlinknodes", "nvlinkpartitions"),
+    known=controller_is_known,
 )
 _SETUP = (
-    Check("Kubernetes has DRA, and no kubelet is too old", ("IMEX210", "IMEX211"), ("nodes",)),
+    Check("Kubernetes has DRA, and no kubelet is too old", ("IMEX210", "IMEX211"), ("nodes",), known=dra_is_known),
     Check("the container runtimes support CDI", ("IMEX212", "IMEX213"), ("nodes",)),
     Check("nodes with GPUs are labeled, with one GPU driver per clique", ("IMEX214", "IMEX217"), ("nodes",)),
     Check("nothing else runs nvidia-imex, or uses its ports", ("IMEX215", "IMEX216"), ("daemonsets", "pods")),
@@ -109,7 +122,11 @@ CHECKS = (
         _domains,
     ),
     Check("all pods of a ComputeDomain are in one NVLink partition", ("IMEX410", "IMEX413"), ("pods", "nodes")),
-    Check("each workload has a ComputeDomain of its own", ("IMEX411",), ("pods", "jobs", "replicasets")),
+    Check(
+        "each workload has a ComputeDomain of its own",
+        ("IMEX411",),
+        ("pods", "jobs", "replicasets", "statefulsets"),
+    ),
     Check(
         "the nodes can serve claims: Ready, members, fabric ok, IMEX daemon READY",
         ("IMEX301", "IMEX302", "IMEX303", "IMEX304", "IMEX305", "IMEX306", "IMEX307", "IMEX308"),
@@ -121,6 +138,7 @@ CHECKS = (
         "the channel is present, and the same on every node",
         ("IMEX404", "IMEX408", "IMEX414", "IMEX415"),
         ("pods", "resourceclaims", "nvlinknodes", "nvlinkpartitions", "events"),
+        _containers,
     ),
     Check(
         "versions, channel counts and labels of a partition agree; channels are isolated",
@@ -204,7 +222,7 @@ def _result(
         verdict = Verdict.FAILED
     elif Severity.WARNING in found:
         verdict = Verdict.WARNING
-    elif not cluster.has(*check.needs, namespace=namespace):
+    elif not (cluster.has(*check.needs, namespace=namespace) and check.known(cluster)):
         verdict = Verdict.UNKNOWN
     else:
         verdict = Verdict.PASSED if count.complete else Verdict.WAITING
@@ -226,14 +244,10 @@ def scope_of(cluster: Cluster, namespace: str, kind: str = "", name: str = "") -
 
 def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
     """Of a workload. Raises Rejected if it has none, or if pods cannot be read."""
-    owned = [(owner, pod) for pod in cluster.pods for owner in (pod.controller, cluster.workload(pod)) if owner]
+    owned = [(owner, pod) for pod in cluster.pods for owner in cluster.owners(pod)]
     wanted = kind.lower()
     found = [
-        pod
-        for owner, pod in owned
-        if wanted in (owner.kind.lower(), f"{owner.kind.lower()}s")
-        and owner.name == key.name
-        and key.namespace in ("", pod.namespace)
+        pod for owner, pod in owned if _is_called(owner, wanted, key.name) and key.namespace in ("", pod.namespace)
     ]
     only_namespace(f"{kind} {key}", [pod.namespace for pod in found])
     if not found:
@@ -244,3 +258,13 @@ def _pods_of(cluster: Cluster, kind: str, key: Key) -> list[ClusterPod]:
         near = nearest(key.name, [owner.name for owner, _ in owned if owner.kind.lower() == wanted])
         raise Rejected(f"there is no pod of {kind} {key}" + (f"; did you mean {near}?" if near else ""))
     return found
+
+
+_GENERATED = r"(-raycluster-\w+|-[bcdfghjklmnpqrstvwxz2456789]{5})"
+"""How the name of a RayCluster ends that KubeRay creates for a RayJob or RayService. Its pods do not name them."""
+
+
+def _is_called(owner: Owner, kind: str, name: str) -> bool:
+    if kind.removesuffix("s") in ("rayjob", "rayservice") and owner.kind == "RayCluster":
+        return bool(re.fullmatch(re.escape(name) + _GENERATED, owner.name))
+    return kind in (owner.kind.lower(), f"{owner.kind.lower()}s") and owner.name == name
