@@ -1,4 +1,4 @@
-"""`imex preflight --node`: the life of the check pod. The client is a stand-in, which can fail as a cluster does."""
+"""`imex preflight --node`: the life of the check pod. The client is a stand-in."""
 
 from dataclasses import dataclass, field
 
