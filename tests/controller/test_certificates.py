@@ -34,9 +34,17 @@ NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
 OURS = {MANAGED_BY_LABEL: MANAGED_BY}
 
 
-def secret(days: float | None, labels: dict[str, str] = OURS) -> Secret:
+DATA = dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), "LS0t")
+
+
+def secret(days: float | None, labels: dict[str, str] = OURS, **data: str) -> Secret:
     until = {} if days is None else {NOT_AFTER_ANNOTATION: rfc3339(NOW + timedelta(days=days))}
-    return Secret(AnnotatedMeta("x", "y", annotations=until, labels=labels))
+    return Secret(AnnotatedMeta("x", "y", annotations=until, labels=labels), data={**DATA, **data})
+
+
+def without(key: str) -> Secret:
+    found = secret(365)
+    return structs.replace(found, data={name: value for name, value in found.data.items() if name != key})
 
 
 @pytest.mark.parametrize(
@@ -49,6 +57,11 @@ def secret(days: float | None, labels: dict[str, str] = OURS) -> Secret:
         (secret(3650), secret(121), (False, True)),
         (secret(3650), secret(-1), (False, True)),
         (secret(3650), secret(None), (False, True)),
+        (secret(3650), without("ca.crt"), (False, True)),
+        (secret(3650), without("tls.crt"), (False, True)),
+        (secret(3650), without("tls.key"), (False, True)),
+        (secret(3650), secret(365, **{"ca.crt": ""}), (False, True)),
+        (secret(3650), secret(365, **{"ca.crt": "no base64!"}), (False, True)),
         (None, secret(365), (True, True)),
         (secret(300), secret(365), (True, True)),
         (secret(None), None, (True, True)),
@@ -65,6 +78,11 @@ def secret(days: float | None, labels: dict[str, str] = OURS) -> Secret:
         "due",
         "expired",
         "unknown end",
+        "no authority in it",
+        "no certificate in it",
+        "no key in it",
+        "an empty authority in it",
+        "an unreadable authority in it",
         "lost authority",
         "old authority",
         "an authority of unknown end",

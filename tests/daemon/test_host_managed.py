@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from imex_dra.api.nvlinknode import HostNodeList, ImexState
 from imex_dra.base.errors import Misconfigured
@@ -23,7 +24,7 @@ from imex_dra.daemon.hostdaemon import (
     read_node_list,
 )
 from imex_dra.daemon.state import Connections, DaemonState, OwnReport, PollIntervals, Readiness
-from imex_dra.imex.ctl import ImexCtl
+from imex_dra.imex.ctl import Connection, DomainNode, DomainView, ImexCtl
 from imex_dra.imex.memberlist import MemberList
 from tests.daemon.simulatednode import PARTITION, STOPS_WITH_PARENT, Rack, SimulatedNode
 from tests.waiting import until_async
@@ -172,6 +173,98 @@ def test_a_connection_that_only_one_end_reports_is_one_to_a_node_outside_the_lis
     state = daemon_state(view((1,), by_one_end=(2,)), PARTITION, LIST, last)
     assert (state.generation, state.connected) == (3, (1,))
     assert "2: c" in state.problem
+
+
+class AnsweringCtl(ImexCtl):
+    """Of a READY daemon. After `view` is None it hangs, and is killed after its timeout."""
+
+    def __init__(self, view: DomainView | None) -> None:
+        super().__init__(["false"])
+        self.view = view
+        self.before_answer: Callable[[], object] = lambda: None
+
+    async def state(self, config: Path) -> ImexState:
+        return ImexState.READY
+
+    async def own_index(self, config: Path) -> int | None:
+        return 0
+
+    async def domain(self, config: Path) -> DomainView | None:
+        view = self.view
+        self.before_answer()
+        return view
+
+
+def nodes(*connections: tuple[int, ...]) -> DomainView:
+    """For each node the indexes that it reports as connected."""
+    connected = Connection("CONNECTED")
+    return DomainView(
+        {index: DomainNode(connections=dict.fromkeys(each, connected)) for index, each in enumerate(connections)}
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> HostConfig:
+    etc = tmp_path / "etc/nvidia-imex"
+    etc.mkdir(parents=True)
+    (etc / "config.cfg").touch()
+    (etc / "nodes_config.cfg").write_text("a\nb\nc\n")
+    return HostConfig(tmp_path)
+
+
+@asynccontextmanager
+async def observing(config: HostConfig, ctl: ImexCtl) -> AsyncIterator[tuple[HostDaemon, list[DaemonState]]]:
+    states: list[DaemonState] = []
+    intervals = PollIntervals(starting=0.02, waiting=0.02, connecting=0.02, steady=0.02)
+    daemon = HostDaemon(config, ctl, states.append, poll_intervals=intervals)
+    task = asyncio.create_task(daemon.run())
+    try:
+        yield daemon, states
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_an_answer_from_before_a_member_list_does_not_confirm_it(config: HostConfig) -> None:
+    ctl = AnsweringCtl(nodes((1,), (0,), ()))
+    async with observing(config, ctl) as (daemon, states):
+        daemon.expect(PARTITION, LIST)
+        await until_async(lambda: states and states[-1].generation == 5)
+        ctl.view = None
+        daemon.expect(PARTITION, structs.replace(LIST, generation=6))
+        seen = len(states)
+        await until_async(lambda: len(states) >= seen + 3)
+        assert states[-1].generation == 5
+        assert states[-1].connected == (1,), "the last connections are still the best that is known"
+        ctl.view = nodes((1,), (0,), ())
+        await until_async(lambda: states[-1].generation == 6)
+
+
+async def test_an_answer_to_a_query_that_began_before_a_member_list_does_not_confirm_it(config: HostConfig) -> None:
+    ctl = AnsweringCtl(nodes((1,), (0,), ()))
+    async with observing(config, ctl) as (daemon, states):
+        daemon.expect(PARTITION, LIST)
+        await until_async(lambda: states and states[-1].generation == 5)
+
+        def expect_the_next_and_hang() -> None:
+            daemon.expect(PARTITION, structs.replace(LIST, generation=6))
+            ctl.view = None
+
+        ctl.before_answer = expect_the_next_and_hang
+        seen = len(states)
+        await until_async(lambda: len(states) >= seen + 3)
+        assert states[-1].generation == 5
+
+
+@pytest.mark.parametrize("view", [nodes((1, 2), (0,), ()), nodes((1,), (0,), (0,))], ids=["this end", "the other"])
+async def test_a_connection_to_another_node_that_one_end_reports_keeps_a_list_unconfirmed(
+    config: HostConfig, view: DomainView
+) -> None:
+    async with observing(config, AnsweringCtl(view)) as (daemon, states):
+        daemon.expect(PARTITION, LIST)
+        await until_async(lambda: states and states[-1].problem)
+        assert "2: c" in states[-1].problem
+        assert (states[-1].generation, states[-1].connected) == (0, (1,))
 
 
 def test_what_was_confirmed_in_another_partition_does_not_count() -> None:

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from imex_dra.api import nodereasons
 from imex_dra.api.nvlinknode import ImexState
+from imex_dra.base.clock import Clock
 from imex_dra.daemon.state import DaemonState, RecoveryTimeouts
 from imex_dra.imex.ctl import ImexCtl
 from imex_dra.imex.memberlist import Leave
@@ -358,6 +359,52 @@ async def test_a_member_that_may_have_imported_is_waited_for_until_it_is_suspend
                 here.desire(rack.member_list(0, 0, 1, **evidence))
                 await here.until(lambda state: state.problem.startswith(NO_RECOVERY))
                 await here.until_ready(0)
+            finally:
+                os.kill(stopped, signal.SIGCONT)
+
+
+class SettableClock(Clock):
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        self.reads = 0
+
+    def monotonic(self) -> float:
+        self.reads += 1
+        return super().monotonic() + self.ahead
+
+
+async def test_without_a_member_list_it_is_not_known_that_no_importer_is_missing(
+    rack: Rack, node: SimulatedNode
+) -> None:
+    """As while the partition is recovered, or was not received yet."""
+    other, clock = SimulatedNode(rack, 1), SettableClock()
+    with_importer = rack.member_list(0, 0, 1, possible_importers=(1,))
+    async with node.managed(clock=clock) as here, other.managed() as there:
+        here.desire(with_importer)
+        there.desire(rack.member_list(1, 0, 1))
+        await here.until(lambda state: state.connected == (1,))
+        await there.until(lambda state: state.connected == (0,))
+        with open_channel(node) as exporter, open_channel(other) as importer:
+            importer.import_handle(exporter.allocate(65536).export())
+            here.desire(None)
+            stopped, killed = other.imex_pid, node.imex_pid
+            os.kill(stopped, signal.SIGSTOP)
+            try:
+                os.kill(killed, signal.SIGKILL)
+                await here.until(lambda state: state.state is ImexState.WAITING_FOR_RECOVERY)
+                assert "waits up to 900 s" in here.states[-1].problem
+                waiting = node.imex_pid
+                for _ in range(2):
+                    clock.ahead += RecoveryTimeouts().without_importers
+                    reads = clock.reads
+                    await until_async(lambda reads=reads: clock.reads >= reads + 5)
+                here.desire(with_importer)
+                await here.until(lambda state: f"not connected: {rack.address(1)}" in state.problem)
+                assert node.imex_pid == waiting
+                found = node.files.find()
+                assert found is not None
+                assert found.configured is not None
+                assert found.configured.quorum == "RECOVERY"
             finally:
                 os.kill(stopped, signal.SIGCONT)
 

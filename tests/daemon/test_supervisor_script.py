@@ -14,7 +14,7 @@ import pytest
 
 from imex_dra.daemon.supervisor import SCRIPT, Process, Supervisor
 from imex_dra.imex.config import Identity
-from tests.daemon.simulatednode import RunningSupervisor
+from tests.daemon.simulatednode import STOPS_WITH_PARENT, RunningSupervisor
 from tests.waiting import until
 
 ONE = Identity("7b.1", 4, "imex-0a1b2c3d-%03d", 0, "127.0.0.1", "RECOVERY")
@@ -299,6 +299,54 @@ def test_on_a_signal_the_supervisor_ends_also_while_nothing_runs(container: Cont
     assert container.start().stop() == 0
 
 
+SIGNALS_ITS_PARENT = """#!/bin/sh
+kill -TERM $PPID
+PATH={path} exec {command} "$@"
+"""
+
+
+@pytest.mark.parametrize("command", ["mkdir", "rm", "mkfifo", "mv"])
+def test_a_signal_during_the_start_is_not_lost(container: Container, tmp_path: Path, command: str) -> None:
+    container.configure()
+    program = tmp_path / "bin" / command
+    program.parent.mkdir()
+    program.write_text(SIGNALS_ITS_PARENT.format(path=os.environ["PATH"], command=command))
+    program.chmod(0o755)
+    run = subprocess.run(
+        [*container.shell, SCRIPT, container.directory, "--", "touch", container.notes / "starts"],
+        env={**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"},
+        check=False,
+        timeout=60,
+    )
+    assert run.returncode == 0
+    assert not (container.notes / "starts").exists()
+    assert container.files.find() is None
+
+
+@pytest.mark.parametrize("written", ["hosts", "address", "control", "status", "certificate", "started"])
+def test_at_no_moment_of_the_start_a_signal_is_lost(container: Container, written: str) -> None:
+    """The file has just been written when the signal is sent, so it arrives a little later each time."""
+    for number in range(5):
+        directory = container.directory.with_name(f"imex-{number}")
+        files = Supervisor(directory)
+        directory.mkdir()
+        files.write_config(ONE)
+        files.set_current(ONE)
+        command = [*STOPS_WITH_PARENT, *container.shell, SCRIPT, directory, "--", "sleep", "600"]
+        with subprocess.Popen(command, process_group=0) as process:
+            try:
+                while not (directory / written).exists():
+                    assert process.poll() is None
+                process.terminate()
+                assert process.wait(60) == 0
+                # A child that has just been started may not have closed its end of the FIFO yet.
+                until(lambda files=files: files.find() is None)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        assert "state=stopped" in (directory / "status").read_text()
+
+
 @pytest.mark.parametrize("with_supervisor", [True, False])
 def test_a_process_that_ignores_sigterm_is_killed(container: Container, with_supervisor: bool) -> None:
     supervisor = container.started(STUBBORN, STOP_TIMEOUT="1")
@@ -348,6 +396,21 @@ def test_a_former_supervisor_does_not_start_its_process_again(container: Contain
     os.kill(pid, signal.SIGKILL)
     assert former.process.wait(60) == 0
     assert later.find() == found
+
+
+def test_a_former_supervisor_that_waits_to_start_its_process_again_ends_instead(container: Container) -> None:
+    container.configure()
+    former = container.start(FAILING)
+    former.until(lambda found: found.restarts == 4)  # the next start is 4 s later
+    (container.notes / "works").touch()
+    later = container.start()
+    later.until(lambda found: found.is_to_run)
+    until(lambda: len(container.starts) == 5)
+    found = later.find()
+    assert former.process.wait(60) == 0
+    until(lambda: not former.group())
+    assert len(container.starts) == 5
+    assert later.find() == found, "the time of the last start is that of the supervisor that counts"
 
 
 def test_of_much_output_the_log_has_the_beginning_and_the_file_the_end(container: Container) -> None:

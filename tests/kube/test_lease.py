@@ -1,9 +1,11 @@
 """Leader election in virtual time: at most one candidate works, even if networks and processes fail."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import httpx2
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from imex_dra.api.meta import Key
+from imex_dra.kube.backoff import use_generator
 from imex_dra.kube.lease import LeaderElection, LostLeadership, Timing
 from tests.kube.fakeapiserver import FakeApiServer, hang
 from tests.kube.pausable import PausableProcess, make_task
@@ -19,6 +22,8 @@ from tests.virtual import LoopClock, run, runner
 
 KEY = Key("imex-dra", "imex-controller")
 TIMING = Timing(lease_duration=15, renew_deadline=10.0, retry_period=2.0)
+RETRY = 1.25 * TIMING.retry_period
+"""The longest pause between two reads of a candidate that waits."""
 STOPPING = 4.0
 """Seconds that the work needs to stop; less than lease_duration - renew_deadline."""
 
@@ -129,6 +134,8 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @initialize(offsets=st.tuples(*[st.floats(-1000, 1000)] * 3), delays=st.permutations([0.0, 0.7, 1.3]))
     def start(self, offsets: tuple[float, ...], delays: list[float]) -> None:
+        # What hypothesis replays must run in the same way.
+        use_generator(random.Random(0))
         self.runner = runner()
         self.runner.get_loop().set_task_factory(make_task)
         self.server = FakeApiServer()
@@ -238,13 +245,14 @@ class LeaseMachine(RuleBasedStateMachine):
         finally:
             self.runner.run(self.stop_candidates())
             self.runner.close()
+            use_generator(random.SystemRandom())
 
     def after_recovery_one_candidate_leads_and_stays_leader(self) -> None:
         for number, candidate in enumerate(self.candidates):
             self.a_network_recovers(number)
             self.a_process_is_resumed(number)
             assert candidate.killed or not candidate.process.paused
-        self.time_passes(REQUEST_TIMEOUT + TIMING.lease_duration + STOPPING + 2 * TIMING.retry_period)
+        self.time_passes(REQUEST_TIMEOUT + TIMING.lease_duration + STOPPING + 2 * RETRY)
         (leader,) = [candidate for candidate in self.candidates if candidate.working]
         terms = sum(candidate.terms for candidate in self.candidates)
         self.time_passes(20)
@@ -297,11 +305,35 @@ def test_a_leader_that_stops_releases_the_lease_for_the_next_candidate() -> None
         await asyncio.sleep(5)
         assert workload.leaders == ["first"]
         first.cancel()
-        await asyncio.sleep(STOPPING + TIMING.retry_period + 0.1)
+        await asyncio.sleep(STOPPING + RETRY + 0.1)
         assert first.cancelled()
         assert workload.leaders == ["first", "second"]
         second.cancel()
         await asyncio.wait({second})
+
+    run(scenario())
+
+
+def test_candidates_that_wait_do_not_all_read_the_lease_at_the_same_moments() -> None:
+    async def scenario() -> None:
+        server, workload = FakeApiServer(), Workload()
+        first = elect(server, "first", workload)
+        await asyncio.sleep(1)
+        reads: list[float] = []
+
+        async def before() -> None:
+            reads.append(time())
+
+        election = LeaderElection(server.client("c", before), KEY, "second", LoopClock(), TIMING)
+        second = asyncio.create_task(election.lead(lambda: workload.work("second")))
+        await asyncio.sleep(60)
+        pauses = {round(after - earlier, 3) for earlier, after in pairwise(reads)}
+        assert len(pauses) > 1
+        assert 0.75 * TIMING.retry_period <= min(pauses)
+        assert max(pauses) <= RETRY
+        for task in (first, second):
+            task.cancel()
+        await asyncio.wait({first, second})
 
     run(scenario())
 
@@ -385,7 +417,7 @@ def test_after_the_lease_is_deleted_the_holder_stops_before_a_candidate_that_saw
             await first
         assert workload.leaders == ["first"]
         assert asyncio.get_running_loop().time() < 6 + TIMING.retry_period + STOPPING + 0.1
-        await asyncio.sleep(TIMING.lease_duration + TIMING.retry_period)
+        await asyncio.sleep(TIMING.lease_duration + RETRY)
         assert workload.leaders == ["first", "second"]
         second.cancel()
         await asyncio.wait({second})
@@ -412,7 +444,7 @@ def test_a_leader_whose_work_stops_slowly_holds_the_lease_until_it_has_stopped()
         first.cancel()
         await asyncio.sleep(3 * TIMING.lease_duration - 1)
         assert (workload.leaders, stopped_at) == ([], [])
-        await asyncio.sleep(TIMING.retry_period + 1)
+        await asyncio.sleep(RETRY + 1)
         assert workload.leaders == ["second"]
         second.cancel()
         await asyncio.wait({first, second})

@@ -154,6 +154,18 @@ def test_all_channels_are_granted_only_if_the_assignment_allows_them() -> None:
             " 40 s); if it does not recover, delete the pod to reschedule it",
         ),
         (
+            healthy_except(
+                reading=structs.replace(HEALTHY.reading, imex_problem="nvidia-imex has no capability: update"),
+                daemon=structs.replace(
+                    daemon(ImexState.UNAVAILABLE, problem="no supervisor"), is_supervised=False
+                ),
+            ),
+            request(),
+            False,
+            "the IMEX daemon of node n1 is UNAVAILABLE, not READY: no supervisor (waited 40 s); if it does not"
+            " recover, delete the pod to reschedule it",
+        ),
+        (
             healthy_except(daemon=daemon(ImexState.UNAVAILABLE, problem="nvidia-imex ended with SIGSEGV")),
             request(),
             False,

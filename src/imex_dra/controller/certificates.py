@@ -80,7 +80,15 @@ def _is_valid(authority: Secret, now: datetime) -> bool:
 
 def _is_due(certificate: Secret, now: datetime) -> bool:
     until = _not_after(certificate)
-    return until is None or until - now < CERTIFICATE_LIFE / 3
+    return until is None or until - now < CERTIFICATE_LIFE / 3 or not _is_usable(certificate)
+
+
+def _is_usable(certificate: Secret) -> bool:
+    """Somebody may have edited it."""
+    try:
+        return all(b64decode(certificate.data[name], validate=True) for name in ("tls.crt", "tls.key", "ca.crt"))
+    except (KeyError, ValueError):
+        return False
 
 
 class Leaf(NamedTuple):

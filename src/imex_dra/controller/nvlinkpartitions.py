@@ -60,13 +60,15 @@ class NVLinkPartitionReconciler:
         self.known: dict[PartitionId, Counters] = {}
         """The counters of each status as this leader last wrote or confirmed it. Only the leader increments them,
         so a report above them cannot be true, and a status below them was restored."""
+        self._unconfirmed: dict[PartitionId, dict[str, None]] = {}
+        """Of `ReleaseCheck`."""
 
     async def reconcile(self, name: PartitionId) -> float | None:
         before = self._caches.partitions.get(Key("", name)) or await self._create_if_needed(name)
         if before is None:
             return None
         before = await without_returned_nodes(self._client, self._caches, before)
-        check = ReleaseCheck(self._client, self._caches)
+        check = ReleaseCheck(self._client, self._caches, self._unconfirmed.setdefault(name, {}))
         inputs = await self.inputs(name, before, await check.released_domains(before))
         plan = plan_partition(inputs, self._clock.now())
         after = structs.replace(before, status=plan.status)

@@ -27,9 +27,13 @@ object that cannot be decoded is in no cache, so its end triggers nothing."""
 class ReleaseCheck:
     """For one plan of one partition."""
 
-    def __init__(self, client: Client, caches: Caches) -> None:
+    def __init__(self, client: Client, caches: Caches, unconfirmed: dict[str, None] | None = None) -> None:
+        """`unconfirmed` is kept from one plan of the partition to the next: UIDs that were read and not released, the
+        one that was read last at the end.
+        """
         self._client = client
         self._caches = caches
+        self._unconfirmed = {} if unconfirmed is None else unconfirmed
         self._claimed: dict[str, set[str]] = {}
         """By namespace: UIDs of the ComputeDomains that claims name, as the API server says."""
         self.recheck_after: float | None = None
@@ -39,9 +43,22 @@ class ReleaseCheck:
         channels = partition.status.channels
         assigned = [entry.compute_domain for entry in channels if entry.state is ChannelState.ASSIGNED]
         candidates = [domain for domain in assigned if self._may_be_released(domain)]
+        for uid in self._unconfirmed.keys() - {domain.uid for domain in candidates}:
+            del self._unconfirmed[uid]
+        # Those that were not released before are read last, or many that cannot be decoded would keep all others
+        # from ever being read.
+        order = {uid: number for number, uid in enumerate(self._unconfirmed)}
+        candidates.sort(key=lambda domain: order.get(domain.uid, -1))
         if len(candidates) > _MAX_READS:
             self.recheck_after = 0.0
-        return {domain.uid for domain in candidates[:_MAX_READS] if await self._is_released(domain)}
+        released = set()
+        for domain in candidates[:_MAX_READS]:
+            self._unconfirmed.pop(domain.uid, None)
+            if await self._is_released(domain):
+                released.add(domain.uid)
+            else:
+                self._unconfirmed[domain.uid] = None
+        return released
 
     def _may_be_released(self, reference: DomainReference) -> bool:
         """By the caches."""

@@ -76,7 +76,7 @@ class HostView(NamedTuple):
     connections: Connections | None = None
     """None while nvidia-imex is not READY."""
     linked: frozenset[int] | None = None
-    """Nodes with a connection that one end at least reports; None if it is not known."""
+    """Nodes with a connection that one end at least reports; None if the last query had no answer."""
 
     @property
     def node_list(self) -> HostNodeList:
@@ -149,10 +149,12 @@ class HostDaemon:
     async def run(self) -> NoReturn:
         while True:
             self._changed.clear()
+            # As they are before the queries: an answer does not confirm a list that arrives meanwhile.
+            partition, member_list = self._partition, self._member_list
             self._view = await self._look(self._view)
             connections = self._view.connections
             unreported = connections.unreported_since(self._clock.now()) if connections else ""
-            self._state = daemon_state(self._view, self._partition, self._member_list, self._state, unreported)
+            self._state = daemon_state(self._view, partition, member_list, self._state, unreported)
             self._publish(self._state)
             connected = connections.indexes if connections else None
             interval = self._poll_intervals.interval(self._member_list, self._view.readiness, connected, age=0)
@@ -174,10 +176,11 @@ class HostDaemon:
         own_node = domain.nodes.get(own.own_index) if domain and own.own_index is not None else None
         if own_node is not None:
             own = own._replace(version=own_node.version)
-        connected, linked = None, before.linked
+        # The last connections stay known, but an answer from before a member list does not confirm it.
+        connected, linked = None, None
         if domain and own.own_index is not None:
             connected = domain.connected_both_ways(own.own_index)
-            linked = linked if connected is None else domain.connected_either_way(own.own_index)
+            linked = None if connected is None else domain.connected_either_way(own.own_index)
         now = self._clock.now()
         connections = (before.connections or Connections(now)).observe(connected, now)
         return HostView(entries, problem, readiness, own, connections, linked)

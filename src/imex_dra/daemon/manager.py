@@ -224,12 +224,17 @@ class DaemonManager:
     def _set_readiness(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._boots = self._boots.observe(readiness.state, self._boot_ids())
-        now, complete = self._clock.monotonic(), not self._missing_importers()
+        now, complete = self._clock.monotonic(), self._is_complete
         self._recovery = self._recovery.observe(readiness.state, now, self._recovery_timeouts, complete=complete)
         if readiness.state is not ImexState.READY:
             self._connections, self._own = None, OwnReport()
         elif self._connections is None:
             self._connections = Connections(reported_at=self._clock.now())
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether no possible importer is missing. Without a member list it is not known who they are."""
+        return isinstance(self._desired, MemberList) and not self._missing_importers()
 
     def _missing_importers(self) -> list[str]:
         """Addresses of members that may have imported memory, have not rebooted since, and are not connected to a
@@ -276,7 +281,7 @@ class DaemonManager:
         if self._readiness.state is ImexState.WAITING_FOR_RECOVERY:
             timeouts = self._recovery_timeouts
             missing = self._missing_importers()
-            limit = timeouts.longest if missing else timeouts.without_importers
+            limit = timeouts.without_importers if self._is_complete else timeouts.longest
             return nodereasons.imex_recovering(timeout=limit, missing=missing)
         if found.running is not None and self._own.own_index not in (None, found.running.own_index):
             return nodereasons.imex_index_unexpected(expected=found.running.own_index)

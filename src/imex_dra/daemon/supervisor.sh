@@ -31,6 +31,11 @@
 # tail, and works as PID 1.
 set -u
 
+leaving='' # this script is to end
+# First of all, or a signal during the start is lost to PID 1, and ends any other shell without a report. Until the
+# FIFO is open, it is only remembered.
+trap 'leaving=yes' INT TERM
+
 STOP_TIMEOUT=${STOP_TIMEOUT:-30}
 RELOAD_INTERVAL=${RELOAD_INTERVAL:-5} # nvidia-imex ignores a SIGUSR1 that arrives sooner after the previous one
 TLS_DIRECTORY=${TLS_DIRECTORY:-/etc/imex-dra/tls}
@@ -45,7 +50,6 @@ certificate='' # the one that is mounted
 loaded='' # the one that the process has
 delay=0 # seconds until the next restart
 since=0 # when the process started
-leaving='' # this script is to end
 reload_pending='' # the pid to reload as soon as it is allowed again
 retry_timer='' stop_timer='' reload_timer='' certificate_timer='' # pids of timers that run
 
@@ -249,9 +253,6 @@ ended() { # COMMAND
 
 mkdir -p "$1" && cd "$1" || exit
 shift 2
-# As an event like all others. The shell runs it when `read` is interrupted; if the signal arrives in the microsecond
-# before `read` blocks, only with the next event.
-trap 'send leave' INT TERM
 : >>hosts
 echo "${POD_IP:-}" >address
 # A new FIFO, since another supervisor may still read from the former one.
@@ -262,6 +263,10 @@ write_status
 read_certificate
 exec 3<>control # to read from, in this shell alone
 exec 4>control  # to write to
+# From here on an event like all others. The shell runs it when `read` is interrupted; if the signal arrives in the
+# microsecond before `read` blocks, only with the next event.
+trap 'send leave' INT TERM
+[ -z "$leaving" ] || leave
 start "$@"
 if [ -d "$TLS_DIRECTORY" ]; then
     after "$CERTIFICATE_INTERVAL" certificate
@@ -297,6 +302,8 @@ while :; do
     retry)
         [ -n "$retry_timer" ] || continue # it was too late to cancel it
         retry_timer=''
+        # It would ask for the session of the newest's process, and `started` is the newest's.
+        if is_superseded; then leave; fi
         start "$@"
         ;;
     kill)

@@ -22,6 +22,7 @@ from imex_dra.api.meta import Key, ObjectMeta, OwnerReference
 from imex_dra.api.views import LEASES, Lease, LeaseSpec
 from imex_dra.base.clock import Clock, rfc3339_micro
 from imex_dra.base.errors import AlreadyExists, Conflict, ImexError, NotFound, Retryable
+from imex_dra.kube.backoff import jittered
 from imex_dra.kube.client import Client
 
 log = structlog.get_logger()
@@ -99,7 +100,7 @@ class LeaderElection:
             except ImexError as error:
                 self.problem = str(error)
                 self._log.warning("could not try to acquire the Lease", error=str(error))
-            await asyncio.sleep(self._timing.retry_period)
+            await asyncio.sleep(jittered(self._timing.retry_period))
 
     async def _try_acquire(self) -> float | None:
         try:

@@ -341,8 +341,12 @@ def _node_list_obstacle(snapshot: Snapshot) -> Obstacle | None:
 
 
 def _daemon_not_ready(snapshot: Snapshot) -> Obstacle:
-    problem = snapshot.reading.imex_problem or snapshot.daemon.problem
-    return Obstacle(daemon_not_ready(node=snapshot.node, state=snapshot.daemon.state, problem=problem))
+    daemon, problems = snapshot.daemon, [snapshot.reading.imex_problem, snapshot.daemon.problem]
+    if not daemon.is_supervised:
+        # Nothing is read meanwhile (`node.state.follow_hardware`), so the other one may be over.
+        problems.reverse()
+    problem = problems[0] or problems[1]
+    return Obstacle(daemon_not_ready(node=snapshot.node, state=daemon.state, problem=problem))
 
 
 def _daemon_obstacle(snapshot: Snapshot, member: Member) -> Obstacle | None:
