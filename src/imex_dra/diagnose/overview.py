@@ -183,10 +183,10 @@ def _with_others(cluster: Cluster, node: RackNode) -> RackNode:
 
 
 def _counts_claim(cluster: Cluster, selection: Selection, claim: ResourceClaim) -> bool:
-    domain = selection.domain and cluster.domains[selection.domain]
+    selected = selection.domain is None or cluster.domains[selection.domain].metadata.uid in domain_uids(claim)
     return (
-        selection.namespace in ("", claim.metadata.namespace)
-        and (domain is None or domain.metadata.uid in domain_uids(claim))
+        selected
+        and selection.namespace in ("", claim.metadata.namespace)
         and (not selection.partition or any(selection.includes(cluster, node) for node in claim.nodes))
     )
 
