@@ -69,6 +69,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
     "metrics.podMonitors.labels": {"additionalProperties": {"type": "string"}},
     "metrics.podMonitors.interval": {"pattern": "^([0-9]+(ms|s|m|h))+$"},
     "metrics.prometheusRule.labels": {"additionalProperties": {"type": "string"}},
+    "metrics.prometheusRule.runbookUrl": {"pattern": "^[^\\s\"'#]+$"},
     "metrics.dashboard.labels": {"additionalProperties": {"type": "string"}},
     "node.maxClaims": {"minimum": 1, "maximum": 128},
     "node.prepareDeadline": {"minimum": 1, "maximum": 41},

@@ -114,7 +114,7 @@ def prometheus_rule() -> dict[str, Any]:
             "expr": alert.expression,
             "for": alert.lasts,
             "labels": {"severity": alert.severity},
-            "annotations": {"summary": alert.summary, "runbook": f"{RUNBOOK}#{anchor(alert)}"},
+            "annotations": {"summary": alert.summary, "runbook_url": f"{RUNBOOK}#{anchor(alert)}"},
         }
         for alert in ALERTS
     ]

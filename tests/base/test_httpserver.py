@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 
@@ -92,6 +92,43 @@ async def test_a_request_that_takes_too_long_is_dropped(sent: bytes) -> None:
     async with listening(time_limit=0.2) as server:
         assert await send(server, sent) == b""
         assert (await send(server, request("GET /"))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_clients_that_hold_connections_keep_nobody_else_out(server: HttpServer) -> None:
+    """As many as it serves at a time: then the one that waits longest is closed for a new one, such as a probe."""
+    assert server.address is not None
+    async with AsyncExitStack() as stack:
+        held = []
+        for _ in range(300):
+            reader, writer = await asyncio.open_connection(*server.address)
+            stack.callback(writer.close)
+            held.append(reader)
+        assert (await send(server, request("GET /"))).startswith(b"HTTP/1.1 200 ")
+        with suppress(ConnectionResetError):
+            assert await held[0].read() == b""
+        writer.write(request("GET /"))
+        assert (await held[-1].read()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_request_that_is_being_answered_is_not_closed_for_a_new_one(server: HttpServer) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(body: bytes) -> Response:
+        asked.set()
+        await answer.wait()
+        return Response(200, b"slow")
+
+    server.routes = {**ROUTES, ("GET", "/slow"): slow}
+    assert server.address is not None
+    first = asyncio.create_task(send(server, request("GET /slow")))
+    await asked.wait()
+    async with AsyncExitStack() as stack:
+        for _ in range(300):
+            _, writer = await asyncio.open_connection(*server.address)
+            stack.callback(writer.close)
+        assert (await send(server, request("GET /"))).startswith(b"HTTP/1.1 200 ")
+        answer.set()
+        assert (await first).endswith(b"slow")
 
 
 async def test_an_address_in_use_is_waited_for(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,13 @@ async def test_readiness_includes_liveness_and_says_what_is_missing() -> None:
     assert await get(telemetry, "/readyz") == (200, "ok\n")
 
 
+async def test_a_notice_is_shown_and_the_program_stays_ready() -> None:
+    telemetry = Telemetry()
+    with telemetry.notice("files", returns("were replaced")), telemetry.notice("nothing", returns("")):
+        assert await get(telemetry, "/livez") == (200, "ok\n")
+        assert await get(telemetry, "/readyz") == (200, "[!]files: were replaced\nok\n")
+
+
 async def test_a_liveness_check_that_fails_is_shown() -> None:
     telemetry = Telemetry()
     with telemetry.live("socket", returns("was removed")):

@@ -284,6 +284,18 @@ def test_imex_node_sees_the_directory_of_the_kubelet_as_the_host_does(directory:
     assert [path for path in mounts_of(pod) if path.startswith(f"{directory}/")] == []
 
 
+def test_an_eviction_leaves_a_replica_and_takes_those_that_do_not_run() -> None:
+    """Else a replica that cannot become Ready would hold up the drain of its node for ever."""
+    objects = template()
+    for name in ("imex-controller", "imex-webhook"):
+        spec = find(objects, "PodDisruptionBudget", name)["spec"]
+        assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+        labels = find(objects, "Deployment", name)["spec"]["template"]["metadata"]["labels"]
+        assert spec["selector"]["matchLabels"].items() <= labels.items()
+    alone = template(values={"controller.replicas": 1, "webhook.podDisruptionBudget.create": False})
+    assert [found for found in alone if found["kind"] == "PodDisruptionBudget"] == []
+
+
 def test_nothing_of_nvidia_imex_is_installed_if_the_host_manages_it() -> None:
     assert len(daemons(template())) == 1
     options, values = MATRIX["host-managed"]
@@ -323,9 +335,18 @@ def test_pods_run_on_nodes_with_gpus_unless_the_hardware_is_simulated() -> None:
     terms = pod_of(template(), "DaemonSet", "imex-node")["affinity"]["nodeAffinity"]
     (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["key"] == "nvidia.com/gpu.present"
-    for name in ("simulated", "host-driver"):
-        assert "affinity" not in pod_of(template(f"--values={VALUES[name]}"), "DaemonSet", "imex-node")
-    assert "affinity" not in pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", "imex-daemon")
+    for name in ("imex-node", "imex-daemon"):
+        pod = pod_of(template(f"--values={VALUES['simulated']}"), "DaemonSet", name)
+        assert not {"affinity", "nodeSelector"} & pod.keys()
+
+
+def test_on_hosts_with_a_driver_pods_run_on_the_nodes_that_an_administrator_labeled() -> None:
+    """They tolerate every taint: without a label they would run on control planes, with the files of the host."""
+    objects = template(f"--values={VALUES['host-driver']}")
+    for name in ("imex-node", "imex-daemon"):
+        pod = pod_of(objects, "DaemonSet", name)
+        assert pod["nodeSelector"] == {"imex-dra.io/serve": "true"}
+        assert "gpu.present" not in str(pod.get("affinity"))
 
 
 PRESENT = {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}

@@ -132,6 +132,15 @@ def test_alerts_and_dashboard_are_those_of_the_tree() -> None:
     assert json.loads(dashboard["data"]["imex-dra.json"]) == shipped
 
 
+def test_alerts_name_the_page_of_the_runbook() -> None:
+    url = "https://docs.example/runbook/"
+    for values, page in (({}, "docs/runbook.md"), ({"metrics.prometheusRule.runbookUrl": url}, url)):
+        (rule,) = of_kind(template(values=MONITORED | values), "PrometheusRule")
+        (group,) = rule["spec"]["groups"]
+        found = {alert["alert"]: alert["annotations"]["runbook_url"] for alert in group["rules"]}
+        assert found == {alert.name: f"{page}#{monitoring.anchor(alert)}" for alert in monitoring.ALERTS}
+
+
 def ingress(objects: list[dict[str, Any]]) -> dict[str, Any]:
     return {found["metadata"]["name"]: found["spec"].get("ingress") for found in of_kind(objects, "NetworkPolicy")}
 

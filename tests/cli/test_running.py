@@ -123,6 +123,44 @@ def test_sigusr2_switches_to_debug_and_back_also_for_loggers_that_were_used_befo
     assert [change["lowest"] for change in changes] == ["debug", "info", "debug"]
 
 
+FAILING_SCRIPT = """
+import asyncio, logging, sys
+from imex_dra.base.errors import Misconfigured, OtherDriver
+from imex_dra.cli import imex, main
+from imex_dra.cli.running import run_until_stopped
+
+async def program():
+    logging.getLogger("asyncio").error("Task exception was never retrieved")
+    logging.getLogger("grpc").info("not logged")
+    raise {"1": Misconfigured, "3": OtherDriver}[kind]("it is 'wrong'")
+
+format, kind = sys.argv[1:]
+imex.command("fail")(lambda: run_until_stopped(program(), "info", format))
+sys.argv[1:] = ["fail"]
+main()
+"""
+
+
+@pytest.mark.parametrize("status", [1, 3])
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_what_libraries_log_and_the_error_that_ends_a_program_have_the_format_of_the_log(
+    format: str, status: int
+) -> None:
+    script = [sys.executable, "-c", FAILING_SCRIPT, format, str(status)]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status
+    library, fatal = done.stderr.splitlines()
+    if format == "json":
+        found = json.loads(library)
+        assert (found["event"], found["level"]) == ("Task exception was never retrieved", "error")
+        assert (found["logger"], "timestamp" in found) == ("asyncio", True)
+        found = json.loads(fatal)
+        assert (found["event"], found["level"]) == ("it is 'wrong'", "critical")
+    else:
+        assert "[error    ] Task exception was never retrieved" in library
+        assert fatal == "imex: it is 'wrong'"
+
+
 def test_messages_below_the_level_are_dropped() -> None:
     lines = [json.loads(line) for line in log_of("error").splitlines()]
     assert next(line["round"] + line["level"] for line in lines if "round" in line) == "1error"

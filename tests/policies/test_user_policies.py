@@ -101,6 +101,32 @@ async def test_annotations_have_known_values(guarded: Guarded, annotation: str, 
     await allowed(lambda: editor.post(guarded.domains, guarded.domain("one", **{annotation: right}), **DRY))
 
 
+@pytest.mark.parametrize("annotation", [RELEASE_ANNOTATION, READINESS_ANNOTATION, PLACEMENT_ANNOTATION])
+async def test_a_value_that_is_stored_already_hinders_nobody(guarded: Guarded, annotation: str) -> None:
+    """Stored before the policies were installed, for example. The controller must remove its finalizer."""
+    admin, path = guarded.admin, f"{guarded.domains}/one"
+    stored = guarded.domain("one", **{annotation: "odd"})
+    stored["metadata"]["finalizers"] = [DOMAIN_FINALIZER]
+    bindings = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+    binding = await admin.read(f"{bindings}/imex-computedomain-metadata")
+
+    async def is_stored() -> bool:
+        return not await refusal(admin.post(guarded.domains, stored))
+
+    await admin.remove(f"{bindings}/imex-computedomain-metadata")
+    try:
+        await until_async(is_stored)
+    finally:
+        restored = {**binding, "metadata": {"name": binding["metadata"]["name"]}}
+        await admin.post(bindings, restored)
+    odd = {"metadata": {"annotations": {annotation: "even"}}}
+    await denied(lambda: admin.change(path, odd, **DRY), f"the annotation {annotation} has the value")
+    await allowed(lambda: admin.change(path, {"metadata": {"labels": {"team": "a"}}}))
+    await admin.remove(path)
+    await allowed(lambda: guarded.account("imex-controller").change(path, {"metadata": {"finalizers": None}}))
+    assert "not found" in await refusal(admin.read(path))
+
+
 async def test_all_channels_without_permission_is_warned_of(guarded: Guarded) -> None:
     domain = guarded.domain("one")
     domain["spec"]["channel"]["allocationMode"] = "All"

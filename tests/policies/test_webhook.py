@@ -32,6 +32,7 @@ from imex_dra.base.errors import ImexError
 from imex_dra.base.telemetry import Telemetry
 from imex_dra.controller.certificates import CertificateKeeper, Leaf
 from imex_dra.controller.issuing import KeyPair, Request, issue
+from imex_dra.kube.client import Client
 from imex_dra.kube.store import Store
 from imex_dra.webhook.configuration import manifests
 from imex_dra.webhook.program import PATH, run
@@ -251,9 +252,10 @@ async def test_pods_are_kept_in_one_partition_if_their_compute_domain_or_namespa
         await until_async(lambda: is_placed("two-channel", anywhere["metadata"]["uid"]))
 
 
-async def test_200_reviews_at_once_and_malformed_ones(webhook: Webhook) -> None:
+async def test_200_reviews_at_once_and_malformed_ones(webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     context = httpx2.create_ssl_context(verify=False)
-    async with webhook.serving(), httpx2.AsyncClient(verify=context, timeout=60) as http:
+    limits = httpx2.Limits(max_connections=None)
+    async with webhook.serving(), httpx2.AsyncClient(verify=context, timeout=60, limits=limits) as http:
         await until_async(webhook.rejects)
         url = f"https://127.0.0.1:{webhook.port}{PATH}"
         review = {
@@ -280,6 +282,14 @@ async def test_200_reviews_at_once_and_malformed_ones(webhook: Webhook) -> None:
             return found
 
         rejected = webhook.reviews("rejected")
+        # Each needs a live list, because no watch has the ComputeDomain: none is answered before all have asked.
+        barrier, listed = asyncio.Barrier(200), Client.list_decodable
+
+        async def list_together(client: Client, *words: Any) -> Any:
+            await barrier.wait()
+            return await listed(client, *words)
+
+        monkeypatch.setattr(Client, "list_decodable", list_together)
         answers = await asyncio.gather(*(reviewed(number) for number in range(200)))
         assert [answer["uid"] for answer in answers] == [str(number) for number in range(200)]
         assert not any(answer["allowed"] for answer in answers)

@@ -78,6 +78,14 @@ def _annotation(name: str) -> str:
     return f"OBJECT.?metadata.annotations[?'{name}'].orValue('')"
 
 
+def _known(annotation: str, *values: str) -> str:
+    """Whether it does not exist, has one of these values, or does not change: one that is stored already must not
+    hinder others, such as the controller, which removes its finalizer.
+    """
+    value = _annotation(annotation)
+    return f"!({_changed(value)}) || {value.replace('OBJECT', 'object')} in {['', *values]}"
+
+
 _HAS_FINALIZER = f"OBJECT.?metadata.finalizers.orValue([]).exists(f, f == '{DOMAIN_FINALIZER}')"
 
 POLICIES = (
@@ -156,16 +164,15 @@ POLICIES = (
                 f"the annotation {RELEASE_ANNOTATION} needs the right to delete the ComputeDomain",
             ),
             Validation(
-                f"{_annotation(RELEASE_ANNOTATION).replace('OBJECT', 'object')} in ['', '{RELEASE_NOW}']",
+                _known(RELEASE_ANNOTATION, RELEASE_NOW),
                 f"the annotation {RELEASE_ANNOTATION} has the value {RELEASE_NOW}, or does not exist",
             ),
             Validation(
-                f"{_annotation(READINESS_ANNOTATION).replace('OBJECT', 'object')}"
-                f" in ['', 'local', '{READINESS_MEMBERS}']",
+                _known(READINESS_ANNOTATION, "local", READINESS_MEMBERS),
                 f"the annotation {READINESS_ANNOTATION} has the value local or {READINESS_MEMBERS}",
             ),
             Validation(
-                f"{_annotation(PLACEMENT_ANNOTATION).replace('OBJECT', 'object')} in ['', '{SAME_PARTITION}']",
+                _known(PLACEMENT_ANNOTATION, SAME_PARTITION),
                 f"the annotation {PLACEMENT_ANNOTATION} has the value {SAME_PARTITION}, or does not exist",
             ),
         ),

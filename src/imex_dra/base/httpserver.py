@@ -1,7 +1,8 @@
 """The smallest HTTP server that a probe, a scrape and a review of admission need.
 
 One request per connection, and nothing that a client sends can keep a connection, or grow memory, without limit:
-requests have a largest size, a time limit, and there is a largest number of them at a time.
+requests have a largest size, a time limit, and there is a largest number of them at a time. Who only holds
+connections keeps nobody out: a probe that is not answered would restart the program.
 """
 
 import asyncio
@@ -60,6 +61,8 @@ class HttpServer:
         self._max_body = max_body
         self._time_limit = time_limit
         self._connections = 0
+        self._receiving: dict[asyncio.StreamWriter, None] = {}
+        """Connections whose request has not arrived yet, the oldest first."""
         self.address: tuple[str, int] | None = None
         """Where it listens."""
 
@@ -94,25 +97,36 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
+        self._receiving[writer] = None
+        if self._connections > _MAX_CONNECTIONS:
+            self._close_oldest()
         # A client that has gone is no error of ours.
         # At the end of the program the connections that are left end quietly, too: asyncio of Python 3.11 logs a
         # handler that was cancelled as an error.
         with suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
             try:
-                if self._connections <= _MAX_CONNECTIONS:
-                    async with asyncio.timeout(self._time_limit):
-                        response = await self._respond(reader)
-                        writer.write(_encoded(response))
-                        await writer.drain()
+                async with asyncio.timeout(self._time_limit):
+                    response = await self._respond(reader, writer)
+                    writer.write(_encoded(response))
+                    await writer.drain()
             finally:
                 self._connections -= 1
+                self._receiving.pop(writer, None)
                 writer.close()
 
-    async def _respond(self, reader: asyncio.StreamReader) -> Response:
+    def _close_oldest(self) -> None:
+        """Of those whose request has not arrived; the new one is among them."""
+        oldest = next(iter(self._receiving))
+        del self._receiving[oldest]
+        oldest.transport.abort()
+
+    async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Response:
         try:
             method, path, body = await self._request(reader)
         except _BadRequest as error:
             return _text(error.status)
+        finally:
+            self._receiving.pop(writer, None)
         handler = self.routes.get((method, path))
         if handler is None:
             known = any(path == other for _, other in self.routes)

@@ -1,13 +1,14 @@
 """Structured logs on stderr: readable text at a terminal, JSON lines otherwise, unless a format is given.
 
 The lowest level that is logged can change while the program runs. Loggers cache their configuration when they
-are first used, so the level is not part of it: `LevelFilter` drops messages.
+are first used, so the level is not part of it: `LevelFilter` drops messages. What libraries log through the
+standard library (asyncio, grpc) has the same format, from the level warning on.
 """
 
 import logging
 import sys
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
@@ -37,14 +38,15 @@ class LevelFilter:
 def configure(level: str = "info", format: Format | None = None) -> Callable[[], None]:
     """Returns a function that switches to the level debug, and at its next call back."""
     filter = LevelFilter(level)
+    common: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    renderers = _renderers(format or ("text" if sys.stderr.isatty() else "json"))
+    _configure_libraries(level, [structlog.stdlib.add_logger_name, *common], renderers)
     structlog.configure(
-        processors=[
-            filter,
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            *_renderers(format or ("text" if sys.stderr.isatty() else "json")),
-        ],
+        processors=[filter, *common, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
@@ -55,6 +57,25 @@ def configure(level: str = "info", format: Format | None = None) -> Callable[[],
         structlog.get_logger().warning("the log level changed", lowest=filter.level)
 
     return toggle_debug
+
+
+class _LibraryHandler(logging.StreamHandler[TextIO]):
+    pass
+
+
+def _configure_libraries(level: str, processors: list[Processor], renderers: list[Processor]) -> None:
+    handler = _LibraryHandler(sys.stderr)
+    handler.setLevel(max(logging.WARNING, _LEVELS[level.upper()]))
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=processors,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    for former in [found for found in root.handlers if isinstance(found, _LibraryHandler)]:
+        root.removeHandler(former)
+    root.addHandler(handler)
 
 
 def _renderers(format: Format) -> list[Processor]:

@@ -24,6 +24,7 @@ class Telemetry:
         self.metrics = Metrics(**constant)
         self._live: dict[str, Check] = {}
         self._ready: dict[str, Check] = {}
+        self._notices: dict[str, Check] = {}
         self._routes: dict[tuple[str, str], Handler] = {
             ("GET", "/metrics"): self._scrape,
             ("GET", "/livez"): self._livez,
@@ -36,6 +37,10 @@ class Telemetry:
 
     def ready(self, name: str, check: Check) -> AbstractContextManager[None]:
         return _entry(self._ready, name, check)
+
+    def notice(self, name: str, check: Check) -> AbstractContextManager[None]:
+        """What `/readyz` says of a problem with which the program still works."""
+        return _entry(self._notices, name, check)
 
     @contextmanager
     def page(self, path: str, text: Callable[[], str]) -> Iterator[None]:
@@ -62,7 +67,7 @@ class Telemetry:
         return await _verdict(self._live)
 
     async def _readyz(self, body: bytes) -> Response:
-        return await _verdict({**self._live, **self._ready})
+        return await _verdict({**self._live, **self._ready}, self._notices)
 
 
 async def observed(telemetry: Telemetry, address: str, program: Coroutine[Any, Any, None]) -> None:
@@ -85,9 +90,11 @@ def _entry(checks: dict[str, Check], name: str, check: Check) -> Iterator[None]:
         checks.pop(name, None)
 
 
-async def _verdict(checks: dict[str, Check]) -> Response:
+async def _verdict(checks: dict[str, Check], notices: dict[str, Check] | None = None) -> Response:
     problems = {name: await check() for name, check in checks.items()}
+    noticed = {name: await check() for name, check in (notices or {}).items()}
     lines = [f"[-]{name}: {problem}" if problem else f"[+]{name} ok" for name, problem in problems.items()]
+    lines += [f"[!]{name}: {text}" for name, text in noticed.items() if text]
     failed = any(problems.values())
     return Response(503 if failed else 200, "\n".join([*lines, "failed" if failed else "ok", ""]).encode())
 

@@ -93,6 +93,10 @@ def _program() -> str:
     return "kubectl imex" if sys.argv[0].endswith("kubectl-imex") else "imex"
 
 
+def exit_status(error: ImexError) -> int:
+    return OTHER_DRIVER_STATUS if isinstance(error, OtherDriver) else 1
+
+
 def main() -> Any:
     if os.getpid() == 1:
         # The kernel drops signals to pid 1 that it does not handle. A program handles SIGTERM when it runs, but a
@@ -102,4 +106,4 @@ def main() -> Any:
         return imex(prog_name=_program())
     except ImexError as error:
         click.echo(f"imex: {error}", err=True)
-        sys.exit(OTHER_DRIVER_STATUS if isinstance(error, OtherDriver) else 1)
+        sys.exit(exit_status(error))

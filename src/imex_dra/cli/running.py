@@ -2,15 +2,18 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import structlog
 
 from imex_dra.base.errors import ImexError, Misconfigured, OtherDriver
 from imex_dra.base.logging import Format, configure
 from imex_dra.base.telemetry import parse_address
+from imex_dra.cli import exit_status
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,8 +59,20 @@ def checked_address(context: click.Context, option: click.Parameter, value: str)
 def run_until_stopped(
     program: Coroutine[Any, Any, None], log_level: str = "info", log_format: Format | None = None
 ) -> None:
-    """Returns after SIGTERM or SIGINT. Raises the program's ImexError; several of a TaskGroup become one."""
+    """Returns after SIGTERM or SIGINT. Raises the program's ImexError; several of a TaskGroup become one. With the
+    format json the error is logged, and SystemExit raised.
+    """
     toggle_debug = configure(log_level, log_format)
+    try:
+        _run(program, toggle_debug)
+    except ImexError as error:
+        if log_format == "json":
+            structlog.get_logger().critical(str(error))
+            sys.exit(exit_status(error))
+        raise
+
+
+def _run(program: Coroutine[Any, Any, None], toggle_debug: Callable[[], None]) -> None:
     with asyncio.Runner() as runner:
         try:
             runner.run(_stoppable(program, toggle_debug))

@@ -1,8 +1,8 @@
 """The Validating- and the MutatingWebhookConfiguration: for which requests the API server calls the webhook.
 
 Match conditions leave out what cannot concern it, so that pods without claims never wait for it. It is called only
-for creations, with a short timeout, and an error is ignored: a dead webhook blocks nothing. The controller adds
-the authority of its certificate.
+for creations, with a short timeout, and an error is ignored: a dead webhook blocks nothing, but one that cannot be
+reached delays these creations up to the timeout. The controller adds the authority of its certificate.
 """
 
 from typing import Any

@@ -21,7 +21,7 @@ def placement_patch(
     namespace asks for it; otherwise the ComputeDomain of the pod has to.
     """
     value = from_plain(pod)
-    names = {claim["resourceClaimTemplateName"].text for claim in value.at("spec.resourceClaims").elements()}
+    names = _templates(value)
     claimed = [domain for domain in domains if domain.template_name in names]
     # Of several ComputeDomains, each would want its own partition.
     if len(claimed) != 1 or not (by_namespace or _asks(claimed[0])) or _is_placed(value):
@@ -29,6 +29,17 @@ def placement_patch(
     uid = claimed[0].metadata.uid
     term = {"topologyKey": CLIQUE_LABEL, "labelSelector": {"matchLabels": {DOMAIN_LABEL: uid}}}
     return [*_label(value, uid), *_affinity(value, term)]
+
+
+def needs_look_up(pod: dict[str, Any], domains: tuple[ComputeDomain, ...]) -> bool:
+    """Whether it claims from a template of none of these ComputeDomains, and may have to be placed."""
+    value = from_plain(pod)
+    return not _is_placed(value) and bool(_templates(value) - {domain.template_name for domain in domains})
+
+
+def _templates(pod: Value) -> set[str]:
+    names = (claim["resourceClaimTemplateName"].text for claim in pod.at("spec.resourceClaims").elements())
+    return {name for name in names if name}
 
 
 def _asks(domain: ComputeDomain) -> bool:

@@ -34,6 +34,8 @@ class Certificate:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.problem = "the certificate has not been read yet"
         """Empty if one is in use."""
+        self.notice = ""
+        """Why the former certificate is still in use; empty if it is that of the files."""
         self._files = directory / "tls.crt", directory / "tls.key"
         self._content: tuple[bytes, bytes] | None = None
         self.loaded = asyncio.Event()
@@ -42,17 +44,27 @@ class Certificate:
         """New connections use the new certificate; one that cannot be used changes nothing."""
         try:
             certificate, key = (file.read_bytes() for file in self._files)
-            if (certificate, key) == self._content:
-                return
-            self.context.load_cert_chain(*self._files)
+            if (certificate, key) != self._content:
+                self._load()
+                self._content = certificate, key
+                log.info("certificate loaded")
         except (OSError, ssl.SSLError) as error:
             # While the kubelet replaces the files, they may belong to different certificates.
-            log.warning("the certificate cannot be read", error=str(error), retry_in=_RELOAD_PERIOD)
+            log.warning("the certificate cannot be used", error=str(error), retry_in=_RELOAD_PERIOD)
+            cause = f"tls.crt and tls.key cannot be used: {error}"
             if self._content is None:
-                self.problem = f"the certificate cannot be read: {error}"
-            return
-        self._content, self.problem = (certificate, key), ""
-        log.info("certificate loaded")
+                self.problem = cause
+            else:
+                self.notice = f"{cause}; the former certificate is still in use"
+        else:
+            self.problem = self.notice = ""
+
+    def _load(self) -> None:
+        # A context in which loading failed has a certificate without its key, and refuses every connection.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._files)
+        # The files may change in between. Then nothing is in use, and the next reload loads them again.
+        self._content = None
+        self.context.load_cert_chain(*self._files)
 
     async def follow(self, period: float) -> NoReturn:
         while True:
@@ -84,6 +96,9 @@ async def run(
     async def certificate_problem() -> str:
         return certificate.problem
 
+    async def certificate_notice() -> str:
+        return certificate.notice
+
     async def caches_problem() -> str:
         return "" if all(reflector.synced.is_set() for reflector in reflectors) else "objects are not listed yet"
 
@@ -93,7 +108,11 @@ async def run(
         ("POST", PLACE): reviewer.placing(by_namespace=False),
         ("POST", PLACE_ALL): reviewer.placing(by_namespace=True),
     }
-    with telemetry.ready("certificate", certificate_problem), telemetry.ready("caches", caches_problem):
+    with (
+        telemetry.ready("certificate", certificate_problem),
+        telemetry.notice("certificate files", certificate_notice),
+        telemetry.ready("caches", caches_problem),
+    ):
         async with asyncio.TaskGroup() as group:
             group.create_task(certificate.follow(reload_period))
             for reflector in reflectors:

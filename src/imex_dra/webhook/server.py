@@ -2,6 +2,7 @@
 an object is rejected for it, because watches lag.
 """
 
+import asyncio
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -16,13 +17,13 @@ from imex_dra.api.metrics import REVIEWS, ReviewResult
 from imex_dra.api.nvlinkpartition import NVLinkPartition
 from imex_dra.api.views import RESOURCE_CLAIM_TEMPLATES, ResourceClaimTemplate
 from imex_dra.base.clock import Clock
-from imex_dra.base.errors import NotFound
+from imex_dra.base.errors import ImexError, NotFound
 from imex_dra.base.httpserver import Handler, Response
 from imex_dra.base.metrics import Metrics
-from imex_dra.kube.client import Client
+from imex_dra.kube.client import Client, Selection
 from imex_dra.kube.decoding import decode
 from imex_dra.kube.store import Store
-from imex_dra.webhook.placement import placement_patch
+from imex_dra.webhook.placement import needs_look_up, placement_patch
 from imex_dra.webhook.review import Known, Verdict, named_domains, named_templates, review
 
 log = structlog.get_logger()
@@ -30,6 +31,8 @@ log = structlog.get_logger()
 _API_VERSION = "admission.k8s.io/v1"
 _MAX_READS = 8
 """Templates of a pod that are looked up."""
+_READ_LIMIT = 2.0
+"""Seconds for the ComputeDomains of a pod that may have to be placed. The API server waits 5 s for an answer."""
 _MAX_WARNING = 250
 """Characters. The API server cuts longer ones."""
 
@@ -85,7 +88,7 @@ class Reviewer:
         """Answers reviews of pods with what keeps them in one NVLink partition."""
 
         async def answer(request: ReviewRequest) -> _Answer:
-            patch = self._placement(request, by_namespace)
+            patch = await self._placement(request, by_namespace)
             result = ReviewResult.PLACED if patch else ReviewResult.ADMITTED
             return _Answer(result, _reply(_response(request.uid, Verdict()), patch))
 
@@ -105,14 +108,29 @@ class Reviewer:
 
         return answer_body
 
-    def _placement(self, request: ReviewRequest, by_namespace: bool) -> list[dict[str, Any]]:
+    async def _placement(self, request: ReviewRequest, by_namespace: bool) -> list[dict[str, Any]]:
         if request.object is None or request.operation != "CREATE":
             return []
         domains = tuple(self._domains.by("namespace", request.namespace))
         try:
+            # A ComputeDomain that is applied together with its pods reaches the watch after the first of them: if
+            # these were not placed, the job could be split.
+            if needs_look_up(request.object, domains):
+                domains = await self._live_domains(request.namespace) or domains
             return placement_patch(request.object, domains, by_namespace=by_namespace)
         except ValueError:
             return []  # nested too deeply
+
+    async def _live_domains(self, namespace: str) -> tuple[ComputeDomain, ...]:
+        """Empty if they cannot be read in time: then a pod is placed by what the watch has delivered."""
+        try:
+            async with asyncio.timeout(_READ_LIMIT):
+                return tuple(await self._client.list_decodable(COMPUTE_DOMAINS, Selection(namespace)))
+        except (ImexError, TimeoutError) as error:
+            log.warning(
+                "ComputeDomains cannot be read", namespace=namespace, error=str(error) or "it took too long"
+            )
+            return ()
 
     async def _judge(self, request: ReviewRequest) -> Verdict:
         if request.object is None or request.operation != "CREATE":
