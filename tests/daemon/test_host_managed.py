@@ -240,7 +240,9 @@ async def test_an_answer_from_before_a_member_list_does_not_confirm_it(config: H
         await until_async(lambda: states[-1].generation == 6)
 
 
-async def test_an_answer_to_a_query_that_began_before_a_member_list_does_not_confirm_it(config: HostConfig) -> None:
+async def test_an_answer_to_a_query_that_began_before_a_member_list_does_not_confirm_it(
+    config: HostConfig,
+) -> None:
     ctl = AnsweringCtl(nodes((1,), (0,), ()))
     async with observing(config, ctl) as (daemon, states):
         daemon.expect(PARTITION, LIST)

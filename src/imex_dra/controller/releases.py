@@ -28,8 +28,8 @@ class ReleaseCheck:
     """For one plan of one partition."""
 
     def __init__(self, client: Client, caches: Caches, unconfirmed: dict[str, None] | None = None) -> None:
-        """`unconfirmed` is kept from one plan of the partition to the next: UIDs that were read and not released, the
-        one that was read last at the end.
+        """`unconfirmed` is kept from one plan of the partition to the next: UIDs that were read and not released,
+        the one that was read last at the end.
         """
         self._client = client
         self._caches = caches
