@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from imex_sandbox.simulation.mutations import MUTATIONS, UNNOTICED, Mutation
+from imex_sandbox.simulation.mutations import MUTATIONS, REGRESSIONS, UNNOTICED, Mutation
 
 
-@pytest.mark.parametrize("mutation", [*MUTATIONS, *UNNOTICED], ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *UNNOTICED, *REGRESSIONS], ids=lambda mutation: mutation.name)
 def test_what_a_mutation_replaces_exists(mutation: Mutation) -> None:
     owner, name = mutation.target()
     assert callable(getattr(owner, name))

@@ -25,15 +25,20 @@ def test_no_fault_breaks_an_invariant() -> None:
 
 
 @pytest.mark.parametrize(
-    "seed",
+    ("bug", "seed", "hours", "seen_as"),
     [
-        pytest.param("37", id="a node whose watch lags does not say that it is not a member"),
-        pytest.param("9", id="a prepare error names the cause in the partition of its own node"),
+        ("a node without its partition says that it is not a member", "37", "2", "is not a member of"),
+        ("a prepare error has the causes of all partitions", "33", "0.7", "has no free channel"),
     ],
 )
-def test_a_bug_that_a_seed_has_found_is_fixed(seed: str) -> None:
-    run = simulate("--seed", seed, "--hours", "2", "--pause", "40")
+def test_a_bug_that_a_seed_has_found_is_fixed(bug: str, seed: str, hours: str, seen_as: str) -> None:
+    """With the bug put back the seed fails, so that it is known to find it still."""
+    story = ("--seed", seed, "--hours", hours, "--pause", "40")
+    run = simulate(*story)
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    broken = simulate(*story, "--mutation", bug)
+    assert broken.returncode == 1, broken.stdout[-2000:] + broken.stderr[-2000:]
+    assert re.search(f"wrong reason: .*{seen_as}", broken.stdout), broken.stdout[-2000:]
 
 
 def test_a_seed_runs_in_the_same_way_alone_and_after_another_one() -> None:

@@ -20,13 +20,18 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from imex_dra.api.computedomain import CHANNEL_ASSIGNED
 from imex_dra.api.meta import is_deleting, key_of
 from imex_dra.api.nodereasons import fabric_broken
 from imex_dra.api.nvlinkpartition import MemberState
-from imex_dra.api.partitionreasons import channels_exhausted
+from imex_dra.api.partitionreasons import channels_exhausted, not_a_member, partition_not_received
+from imex_dra.api.reasons import Explanation, Reason
+from imex_dra.base.errors import NotYet
 from imex_dra.kube.client import JSON_PATCH
+from imex_dra.kube.conditions import find_condition
 from imex_dra.kube.patch import json_patch
 from imex_dra.node.checkpoint import Checkpoint
+from imex_dra.node.grant import Obstacle, grant_or_obstacle
 from imex_sandbox.simulation.run import Outcome, Story, simulate
 
 
@@ -61,7 +66,7 @@ class Found(NamedTuple):
 
 
 def mutation_named(name: str) -> Mutation:
-    return next(mutation for mutation in (*MUTATIONS, *UNNOTICED) if mutation.name == name)
+    return next(mutation for mutation in _ALL if mutation.name == name)
 
 
 def find(mutation: Mutation, stories: list[Story], jobs: int) -> Found | None:
@@ -270,4 +275,56 @@ UNNOTICED: tuple[Mutation, ...] = (
 )
 """Not found so far: the faults that each of them takes have not coincided in a seed. Unit tests cover them."""
 
-NAMES = [mutation.name for mutation in (*MUTATIONS, *UNNOTICED)]
+
+def _cause_of_all_partitions(original: Any) -> Any:
+    """Commit 2749113 fixed it."""
+
+    def with_controllers_cause(explanation: Any, domain: Any, snapshot: Any) -> Any:
+        condition = find_condition(domain.status.conditions, CHANNEL_ASSIGNED) if domain else None
+        found = original(explanation, None, snapshot)
+        if found != explanation or explanation.reason is not Reason.NO_CHANNEL_ASSIGNED or condition is None:
+            return found
+        if condition.status != "False" or condition.reason == Reason.NO_CHANNEL_ASSIGNED:
+            return found
+        if snapshot.partition_id not in condition.message:
+            return found
+        cause, _, next_step = condition.message.partition("; ")
+        return Explanation(explanation.reason, cause, next_step)
+
+    return with_controllers_cause
+
+
+def _not_received_is_no_member(original: Any) -> Any:
+    """Commit 9a1a51f fixed it. Now the read at the deadline (136c0cb) hides it, so that is not made either."""
+
+    async def decide_at_deadline(
+        snapshot: Any, request: Any, checkpoint: Any, live: Any, domain: Any, deadline: Any
+    ) -> Any:
+        node, partition = snapshot.node, snapshot.partition_id
+        verdict = grant_or_obstacle(snapshot, request, checkpoint.fence(partition))
+        not_received = partition_not_received(node=node, partition=partition)
+        if isinstance(verdict, Obstacle) and verdict.explanation == not_received:
+            raise not_a_member(node=node, partition=partition).error(NotYet, waited=deadline.elapsed())
+        return await original(snapshot, request, checkpoint, live, domain, deadline)
+
+    return decide_at_deadline
+
+
+REGRESSIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "a prepare error has the causes of all partitions",
+        "node.prepare",
+        "with_controllers_cause",
+        _cause_of_all_partitions,
+    ),
+    Mutation(
+        "a node without its partition says that it is not a member",
+        "node.prepare",
+        "_decide_at_deadline",
+        _not_received_is_no_member,
+    ),
+)
+"""Bugs that the simulation has found, put back. `tests/sandbox/simulation/test_seeds.py` has a seed for each."""
+
+_ALL = (*MUTATIONS, *UNNOTICED, *REGRESSIONS)
+NAMES = [mutation.name for mutation in _ALL]
