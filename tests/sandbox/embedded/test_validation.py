@@ -449,7 +449,9 @@ async def test_what_cannot_be_changed_in_workloads(
     group, body = (BATCH, job()) if plural == "jobs" else (APPS, stateful_set())
     await server.request("POST", server.path(plural, group=group), body)
     _, status = await server.request("PATCH", server.path(plural, "x", group=group), {"spec": spec}, MERGE_PATCH)
-    assert fields_of(status) == fields
+    # Before 1.37 and here, all of a StatefulSet's fields are one cause. Later each is named.
+    named = {f"spec.{name}" for name in spec}
+    assert fields_of(status) in (fields, (fields - {"spec"}) | named)
 
 
 @pytest.mark.parametrize(

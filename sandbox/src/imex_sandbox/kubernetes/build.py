@@ -25,7 +25,8 @@ COMBINED = "control-plane"
 """The program that contains those of `COMBINED_PROGRAMS`, and runs the one whose name it is called by."""
 COMBINED_PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
-_VERSION_PACKAGE = "k8s.io/component-base/version"
+_VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+"""What `--version` prints, and the user agent."""
 
 RUNC = Target(
     "runc",
@@ -85,7 +86,9 @@ def _kubernetes(program: str, package: str) -> Target:
     version = versions.kubernetes()
     major, minor = versions.selected().split(".")
     variables = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
-    defines = " ".join(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in variables.items())
+    defines = " ".join(
+        f"-X {package}.{name}={value}" for package in _VERSION_PACKAGES for name, value in variables.items()
+    )
     return Target(
         program, "kubernetes", package, (f"-ldflags=-s -w {defines}",), module_file=versions.module_file(version)
     )
