@@ -311,3 +311,63 @@ async def test_what_the_roles_of_users_allow(
 
     role = await cluster_api.until_that(path, lambda role: all(allows(role, *one) for one in allowed))
     assert not any(allows(role, *one) for one in forbidden)
+
+
+async def test_a_job_without_completions_ends_with_the_first_success(workload: Workload) -> None:
+    api, path = workload.api, workload.api.path("jobs", "job", group="batch/v1")
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "parallelism": 2}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    first, second = await workload.until(2)
+    await workload.report(first, "Succeeded")
+    await api.until_that(path, lambda found: found["status"].get("succeeded") == 1)
+    await workload.report(second, "Succeeded")
+    done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
+    assert done["status"]["succeeded"] == 2
+    assert len(await workload.pods()) == 2
+
+
+async def test_a_job_counts_pods_that_are_deleted_afterwards(workload: Workload) -> None:
+    api, path = workload.api, workload.api.path("jobs", "job", group="batch/v1")
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "completions": 2}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    (first,) = await workload.until(1)
+    await workload.report(first, "Succeeded")
+    await api.until_that(path, lambda found: found["status"].get("succeeded") == 1)
+    pods = await workload.until(2)
+    await api.request("DELETE", api.path("pods", first, group="v1"))
+    (second,) = set(pods) - {first}
+    await workload.until(1)
+    await workload.report(second, "Succeeded")
+    done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
+    assert done["status"]["succeeded"] == 2
+
+
+async def test_pods_of_a_job_that_is_deleted_go_with_it(workload: Workload) -> None:
+    api = workload.api
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "parallelism": 2}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    await workload.until(2)
+    await api.request(
+        "DELETE", api.path("jobs", "job", group="batch/v1"), {"propagationPolicy": "Background"}
+    )
+    await workload.until(0)
+
+
+async def test_a_job_can_be_suspended_until_it_is_wanted(workload: Workload) -> None:
+    api, path = workload.api, workload.api.path("jobs", "job", group="batch/v1")
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "suspend": True}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    suspended = await api.until_that(path, lambda found: "Suspended" in conditions_of(found))
+    assert "startTime" not in suspended["status"]
+    (condition,) = suspended["status"]["conditions"]
+    assert (condition["reason"], condition["message"]) == ("JobSuspended", "Job suspended")
+    assert not await workload.pods()
+    await api.request("PATCH", path, {"spec": {"suspend": False}}, MERGE_PATCH)
+    (name,) = await workload.until(1)
+    resumed = await api.until_that(path, lambda found: "Suspended" not in conditions_of(found))
+    assert resumed["status"]["startTime"]
+    (condition,) = resumed["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "JobResumed")
+    await workload.report(name, "Succeeded")
+    done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
+    assert [one["type"] for one in done["status"]["conditions"]] == ["Suspended", "SuccessCriteriaMet", "Complete"]
