@@ -1,14 +1,17 @@
 """Garbage, namespaces, nodes, Jobs and StatefulSets: kube-controller-manager first, then the embedded one."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from imex_sandbox.embedded.kinds import NAMESPACES, NODES, PODS, Kinds
+from imex_sandbox.embedded import server as embedded_server
+from imex_sandbox.embedded.kinds import EVENTS, JOBS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Kind, Kinds
 from imex_sandbox.embedded.nodelifecycle import evict_pods, follow_nodes
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.storage import Key, Storage
+from imex_sandbox.embedded.workloads import follow_jobs, follow_stateful_sets
 from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
 
 
@@ -347,9 +350,7 @@ async def test_pods_of_a_job_that_is_deleted_go_with_it(workload: Workload) -> N
     spec = {"template": template({"test": "x"}, restartPolicy="Never"), "parallelism": 2}
     await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
     await workload.until(2)
-    await api.request(
-        "DELETE", api.path("jobs", "job", group="batch/v1"), {"propagationPolicy": "Background"}
-    )
+    await api.request("DELETE", api.path("jobs", "job", group="batch/v1"), {"propagationPolicy": "Background"})
     await workload.until(0)
 
 
@@ -371,3 +372,21 @@ async def test_a_job_can_be_suspended_until_it_is_wanted(workload: Workload) -> 
     await workload.report(name, "Succeeded")
     done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
     assert [one["type"] for one in done["status"]["conditions"]] == ["Suspended", "SuccessCriteriaMet", "Complete"]
+
+
+@pytest.mark.parametrize(("kind", "follow"), [(JOBS, follow_jobs), (STATEFUL_SETS, follow_stateful_sets)])
+def test_a_malformed_workload_has_an_event_and_does_not_stop_others(
+    kind: Kind, follow: Callable[[Objects], None]
+) -> None:
+    objects = embedded_server.Api().objects
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"surprise": True}}
+    metadata = {"name": "a-malformed-one", "namespace": "default", "uid": "1"}
+    objects.storage.put(kind, Key("default", metadata["name"]), {**body, "metadata": metadata})
+    spec = {"template": template({"test": "x"}, restartPolicy="Never" if kind is JOBS else "Always")}
+    if kind is STATEFUL_SETS:
+        spec |= {"serviceName": "s", "selector": {"matchLabels": {"test": "x"}}}
+    objects.create(kind, "default", {"metadata": {"name": "right"}, "spec": spec}, "test")
+    follow(objects)
+    assert len(objects.storage.all(PODS, "default")) == 1
+    ((_, event),) = objects.storage.all(EVENTS, "default")
+    assert (event.document["regarding"]["name"], event.document["reason"]) == ("a-malformed-one", "FailedSync")

@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 
 from imex_sandbox.embedded.claims import has_ended
-from imex_sandbox.embedded.events import record
+from imex_sandbox.embedded.events import for_each, record
 from imex_sandbox.embedded.kinds import JOBS, PODS, STATEFUL_SETS, Kind
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
@@ -16,8 +16,7 @@ _TRACKING = "batch.kubernetes.io/job-tracking"
 
 
 def follow_jobs(objects: Objects) -> None:
-    for key, one in objects.storage.all(JOBS):
-        _follow_job(objects, key, one.document)
+    for_each(objects, JOBS, "job-controller", lambda key, job: _follow_job(objects, key, job))
     jobs = {one.document["metadata"]["uid"] for _, one in objects.storage.all(JOBS)}
     for key, one in objects.storage.all(PODS):
         if _is_tracked(one.document) and jobs.isdisjoint(owners(one.document)):
@@ -60,7 +59,8 @@ def missing_pods(job: Json, status: Json) -> int:
     if spec["suspend"] or (completions is None and succeeded):
         return 0
     left: int = parallelism if completions is None else completions - succeeded
-    return max(0, min(parallelism, left) - active)
+    missing: int = min(parallelism, left) - active
+    return max(0, missing)
 
 
 def job_status(job: Json, pods: list[Json], now: str) -> Json:
@@ -146,19 +146,22 @@ def _finished(status: Json) -> bool:
 
 
 def follow_stateful_sets(objects: Objects) -> None:
-    for key, one in objects.storage.all(STATEFUL_SETS):
-        wanted = one.document
-        if wanted["metadata"].get("deletionTimestamp"):
-            continue
-        pods = {pod["metadata"]["name"]: pod for pod in owned(objects, wanted, key.namespace)}
-        set_status(objects, STATEFUL_SETS, key, wanted, statefulset_status(wanted, pods))
-        create, delete = stateful_set_changes(wanted, pods)
-        for name in delete:
-            objects.delete(PODS, Key(key.namespace, name), {})
-        for name in create:
-            labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": _ordinal(name)}
-            subdomain = {"hostname": name, "subdomain": wanted["spec"].get("serviceName", "")}
-            _create(objects, key, wanted, {"name": name}, labels, subdomain)
+    controller = "statefulset-controller"
+    for_each(objects, STATEFUL_SETS, controller, lambda key, wanted: _follow_stateful_set(objects, key, wanted))
+
+
+def _follow_stateful_set(objects: Objects, key: Key, wanted: Json) -> None:
+    if wanted["metadata"].get("deletionTimestamp"):
+        return
+    pods = {pod["metadata"]["name"]: pod for pod in owned(objects, wanted, key.namespace)}
+    set_status(objects, STATEFUL_SETS, key, wanted, statefulset_status(wanted, pods))
+    create, delete = stateful_set_changes(wanted, pods)
+    for name in delete:
+        objects.delete(PODS, Key(key.namespace, name), {})
+    for name in create:
+        labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": _ordinal(name)}
+        subdomain = {"hostname": name, "subdomain": wanted["spec"].get("serviceName", "")}
+        _create(objects, key, wanted, {"name": name}, labels, subdomain)
 
 
 def stateful_set_changes(wanted: Json, pods: dict[str, Json]) -> tuple[list[str], list[str]]:
