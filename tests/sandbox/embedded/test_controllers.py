@@ -345,13 +345,16 @@ async def test_a_job_counts_pods_that_are_deleted_afterwards(workload: Workload)
     assert done["status"]["succeeded"] == 2
 
 
-async def test_pods_of_a_job_that_is_deleted_go_with_it(workload: Workload) -> None:
+@pytest.mark.parametrize("policy", ["Background", "Foreground"])
+async def test_pods_of_a_job_that_is_deleted_go_with_it(workload: Workload, policy: str) -> None:
     api = workload.api
     spec = {"template": template({"test": "x"}, restartPolicy="Never"), "parallelism": 2}
     await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
     await workload.until(2)
-    await api.request("DELETE", api.path("jobs", "job", group="batch/v1"), {"propagationPolicy": "Background"})
+    path = api.path("jobs", "job", group="batch/v1")
+    await api.request("DELETE", path, {"propagationPolicy": policy})
     await workload.until(0)
+    await api.until(path, 404)
 
 
 async def test_a_job_can_be_suspended_until_it_is_wanted(workload: Workload) -> None:

@@ -17,7 +17,9 @@ _TRACKING = "batch.kubernetes.io/job-tracking"
 
 def follow_jobs(objects: Objects) -> None:
     for_each(objects, JOBS, "job-controller", lambda key, job: _follow_job(objects, key, job))
-    jobs = {one.document["metadata"]["uid"] for _, one in objects.storage.all(JOBS)}
+    found = [one.document["metadata"] for _, one in objects.storage.all(JOBS)]
+    # Deleted in the foreground, a Job waits for its pods, and they would wait for it to count them.
+    jobs = {metadata["uid"] for metadata in found if not metadata.get("deletionTimestamp")}
     for key, one in objects.storage.all(PODS):
         if _is_tracked(one.document) and jobs.isdisjoint(owners(one.document)):
             _untrack(objects, key, one.document)
