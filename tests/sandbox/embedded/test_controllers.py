@@ -385,9 +385,11 @@ def test_a_malformed_workload_has_an_event_and_does_not_stop_others(
     body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"surprise": True}}
     metadata = {"name": "a-malformed-one", "namespace": "default", "uid": "1"}
     objects.storage.put(kind, Key("default", metadata["name"]), {**body, "metadata": metadata})
-    spec = {"template": template({"test": "x"}, restartPolicy="Never" if kind is JOBS else "Always")}
+    spec: dict[str, Any] = {
+        "template": template({"test": "x"}, restartPolicy="Never" if kind is JOBS else "Always")
+    }
     if kind is STATEFUL_SETS:
-        spec |= {"serviceName": "s", "selector": {"matchLabels": {"test": "x"}}}
+        spec = {**spec, "serviceName": "s", "selector": {"matchLabels": {"test": "x"}}}
     objects.create(kind, "default", {"metadata": {"name": "right"}, "spec": spec}, "test")
     follow(objects)
     assert len(objects.storage.all(PODS, "default")) == 1
