@@ -187,6 +187,16 @@ def test_a_rack_can_have_what_public_manifests_select_tolerate_and_request(tmp_p
     assert control_plane_node(of_racks(1, "gb200-nvl72")) is None
 
 
+@pytest.mark.parametrize("amount", ["four", "-1", "'0.5'", "1e99999999", "''"])
+def test_an_amount_of_a_resource_is_a_whole_number(tmp_path: Path, amount: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, resources: {{rdma/ib: {amount}}}}}]\n")
+    with pytest.raises(Misconfigured, match=r"of rdma/ib is no whole number, .* at `\$\.racks\[0\]\.resources`"):
+        load(path)
+    path.write_text(f"{HEAD}racks: [{{name: a, profile: gb200-nvl72, resources: {{rdma/ib: 1k}}}}]\n")
+    assert load(path).racks[0].resources == {"rdma/ib": "1k"}
+
+
 def test_a_cluster_file_can_set_flags_of_the_driver(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     racks = f"{HEAD}racks: [{{name: a, profile: gb200-nvl72}}]\n"

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from imex_dra.api.names import PartitionId, partition_id
 from imex_dra.api.nvlinknode import Fabric, FabricState
 from imex_dra.base.errors import Misconfigured
+from imex_sandbox.embedded.placement import is_in_range, quantity
 from imex_sandbox.profiles import DEFAULT_CLIQUE, PROFILES, Profile
 from imex_sandbox.simulated import HardwareFile, SimulatedGpu
 
@@ -140,9 +141,20 @@ def check(cluster: Cluster) -> None:
         )
         _expect(0 < _size(rack) <= MAX_NODES, f"{path}.nodes", f"a rack has 1 to {MAX_NODES} nodes")
         _check_partitions(rack, f"{path}.partitions")
-        for resource in rack.resources:
+        for resource, amount in rack.resources.items():
             valid = "/" in resource and not resource.startswith("kubernetes.io/")
             _expect(valid, f"{path}.resources", f"{resource!r} is no extended resource, such as rdma/ib")
+            valid = _is_whole(str(amount))
+            _expect(valid, f"{path}.resources", f"{amount!r} of {resource} is no whole number, such as 4 or 1k")
+
+
+def _is_whole(amount: str) -> bool:
+    """Kubernetes has no parts of extended resources."""
+    try:
+        found = quantity(amount)
+    except ValueError:
+        return False
+    return is_in_range(found) and found >= 0 and found == found.to_integral_value()
 
 
 def _check_name(name: str, path: str) -> None:

@@ -124,6 +124,13 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Api]:
         yield running
 
 
+@pytest.fixture
+async def embedded(request: pytest.FixtureRequest) -> AsyncIterator[Api]:
+    """What cannot be asked of a real API server."""
+    async with connected(request, "embedded") as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def controlled_kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """With scheduler and controllers. Nodes of tests have no kubelet, so they may be silent for long."""

@@ -1,14 +1,17 @@
 """Garbage, namespaces, nodes, Jobs and StatefulSets: kube-controller-manager first, then the embedded one."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from imex_sandbox.embedded.kinds import NAMESPACES, NODES, PODS, Kinds
+from imex_sandbox.embedded import server as embedded_server
+from imex_sandbox.embedded.kinds import EVENTS, JOBS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Kind, Kinds
 from imex_sandbox.embedded.nodelifecycle import evict_pods, follow_nodes
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.storage import Key, Storage
+from imex_sandbox.embedded.workloads import follow_jobs, follow_stateful_sets
 from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
 
 
@@ -311,3 +314,84 @@ async def test_what_the_roles_of_users_allow(
 
     role = await cluster_api.until_that(path, lambda role: all(allows(role, *one) for one in allowed))
     assert not any(allows(role, *one) for one in forbidden)
+
+
+async def test_a_job_without_completions_ends_with_the_first_success(workload: Workload) -> None:
+    api, path = workload.api, workload.api.path("jobs", "job", group="batch/v1")
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "parallelism": 2}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    first, second = await workload.until(2)
+    await workload.report(first, "Succeeded")
+    await api.until_that(path, lambda found: found["status"].get("succeeded") == 1)
+    await workload.report(second, "Succeeded")
+    done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
+    assert done["status"]["succeeded"] == 2
+    assert len(await workload.pods()) == 2
+
+
+async def test_a_job_counts_pods_that_are_deleted_afterwards(workload: Workload) -> None:
+    api, path = workload.api, workload.api.path("jobs", "job", group="batch/v1")
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "completions": 2}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    (first,) = await workload.until(1)
+    await workload.report(first, "Succeeded")
+    await api.until_that(path, lambda found: found["status"].get("succeeded") == 1)
+    pods = await workload.until(2)
+    await api.request("DELETE", api.path("pods", first, group="v1"))
+    (second,) = set(pods) - {first}
+    await workload.until(1)
+    await workload.report(second, "Succeeded")
+    done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
+    assert done["status"]["succeeded"] == 2
+
+
+@pytest.mark.parametrize("policy", ["Background", "Foreground"])
+async def test_pods_of_a_job_that_is_deleted_go_with_it(workload: Workload, policy: str) -> None:
+    api = workload.api
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "parallelism": 2}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    await workload.until(2)
+    path = api.path("jobs", "job", group="batch/v1")
+    await api.request("DELETE", path, {"propagationPolicy": policy})
+    await workload.until(0)
+    await api.until(path, 404)
+
+
+async def test_a_job_can_be_suspended_until_it_is_wanted(workload: Workload) -> None:
+    api, path = workload.api, workload.api.path("jobs", "job", group="batch/v1")
+    spec = {"template": template({"test": "x"}, restartPolicy="Never"), "suspend": True}
+    await create(api, "jobs", "batch/v1", {"metadata": {"name": "job"}, "spec": spec})
+    suspended = await api.until_that(path, lambda found: "Suspended" in conditions_of(found))
+    assert "startTime" not in suspended["status"]
+    (condition,) = suspended["status"]["conditions"]
+    assert (condition["reason"], condition["message"]) == ("JobSuspended", "Job suspended")
+    assert not await workload.pods()
+    await api.request("PATCH", path, {"spec": {"suspend": False}}, MERGE_PATCH)
+    (name,) = await workload.until(1)
+    resumed = await api.until_that(path, lambda found: "Suspended" not in conditions_of(found))
+    assert resumed["status"]["startTime"]
+    (condition,) = resumed["status"]["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "JobResumed")
+    await workload.report(name, "Succeeded")
+    done = await api.until_that(path, lambda found: "Complete" in conditions_of(found))
+    assert [one["type"] for one in done["status"]["conditions"]] == ["Suspended", "SuccessCriteriaMet", "Complete"]
+
+
+@pytest.mark.parametrize(("kind", "follow"), [(JOBS, follow_jobs), (STATEFUL_SETS, follow_stateful_sets)])
+def test_a_malformed_workload_has_an_event_and_does_not_stop_others(
+    kind: Kind, follow: Callable[[Objects], None]
+) -> None:
+    objects = embedded_server.Api().objects
+    body = {"apiVersion": kind.api_version, "kind": kind.kind, "spec": {"surprise": True}}
+    metadata = {"name": "a-malformed-one", "namespace": "default", "uid": "1"}
+    objects.storage.put(kind, Key("default", metadata["name"]), {**body, "metadata": metadata})
+    spec: dict[str, Any] = {
+        "template": template({"test": "x"}, restartPolicy="Never" if kind is JOBS else "Always")
+    }
+    if kind is STATEFUL_SETS:
+        spec = {**spec, "serviceName": "s", "selector": {"matchLabels": {"test": "x"}}}
+    objects.create(kind, "default", {"metadata": {"name": "right"}, "spec": spec}, "test")
+    follow(objects)
+    assert len(objects.storage.all(PODS, "default")) == 1
+    ((_, event),) = objects.storage.all(EVENTS, "default")
+    assert (event.document["regarding"]["name"], event.document["reason"]) == ("a-malformed-one", "FailedSync")

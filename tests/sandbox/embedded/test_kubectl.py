@@ -172,3 +172,21 @@ def test_what_has_no_controller_says_what_to_use_instead(
         with pytest.raises(Rejected, match=message):
             kubectl("create", "deployment", "d", "--image=x")
     assert kubectl("get", kind, "-o", "name") == ""
+
+
+def test_a_node_can_be_drained(kubectl: Shell) -> None:
+    """Its pods are deleted, without the grace period that kubectl was told to leave out."""
+    node = f"{kubectl.namespace}-n"
+    kubectl.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    kubectl.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
+    spec = {
+        "nodeName": node,
+        "automountServiceAccountToken": False,
+        "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "any"}],
+    }
+    kubectl.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec})
+    kubectl("drain", node, "--force", "--grace-period=0", "--timeout=60s", "--disable-eviction")
+    assert kubectl("get", "pods", "-o", "name") == ""
+    assert kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}") == "true"
+    kubectl("delete", "node", node)

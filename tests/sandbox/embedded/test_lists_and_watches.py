@@ -3,6 +3,7 @@
 import asyncio
 import random
 import uuid
+from typing import Any
 
 import pytest
 
@@ -76,21 +77,74 @@ async def test_a_field_that_cannot_be_selected_by_is_a_bad_request(
     assert (event["type"], event["object"]["code"]) == ("HTTP", 400)
 
 
+POD = {
+    "restartPolicy": "Never",
+    "schedulerName": "none",
+    "serviceAccountName": "default",
+    "automountServiceAccountToken": False,
+    "containers": [{"name": "main", "image": "any"}],
+}
+INVOLVED = {
+    "kind": "Pod",
+    "name": "x",
+    "uid": "u1",
+    "apiVersion": "v1",
+    "resourceVersion": "7",
+    "fieldPath": "spec",
+}
+
+
 @pytest.mark.parametrize(
-    ("plural", "fields"),
+    ("plural", "fields", "values"),
     [
-        ("pods", ["spec.nodeName", "spec.restartPolicy", "spec.hostNetwork", "status.phase", "status.podIP"]),
-        ("nodes", ["metadata.name", "spec.unschedulable"]),
-        ("namespaces", ["status.phase"]),
-        ("secrets", ["type", "metadata.namespace"]),
-        ("services", ["spec.clusterIP"]),
-        ("events", ["involvedObject.kind", "involvedObject.uid", "reason", "type", "reportingComponent"]),
+        (
+            "pods",
+            {"spec": {**POD, "nodeName": "n1", "hostNetwork": True}},
+            {
+                "spec.nodeName": "n1",
+                "spec.restartPolicy": "Never",
+                "spec.schedulerName": "none",
+                "spec.serviceAccountName": "default",
+                "spec.hostNetwork": "true",
+                "status.phase": "Pending",
+                "metadata.namespace": "",
+            },
+        ),
+        ("secrets", {"type": "example.com/x"}, {"type": "example.com/x", "metadata.name": "x"}),
+        (
+            "services",
+            {"spec": {"clusterIP": "None", "ports": [{"port": 80}]}},
+            {"spec.clusterIP": "None", "spec.type": "ClusterIP"},
+        ),
+        (
+            "events",
+            {"involvedObject": INVOLVED, "reason": "Tested", "type": "Normal", "reportingComponent": "test"},
+            {
+                **{f"involvedObject.{field}": value for field, value in INVOLVED.items()},
+                "reason": "Tested",
+                "type": "Normal",
+                "reportingComponent": "test",
+            },
+        ),
     ],
+    ids=["pods", "secrets", "services", "events"],
 )
-async def test_fields_that_can_be_selected_by(server: Api, plural: str, fields: list[str]) -> None:
-    for field in fields:
-        code, found = await server.request("GET", f"/api/v1/{plural}", fieldSelector=f"{field}=x")
-        assert (code, found["items"]) == (200, [])
+async def test_fields_that_can_be_selected_by(
+    server: Api, plural: str, fields: dict[str, Any], values: dict[str, str]
+) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+    await server.request("POST", server.path("serviceaccounts", group="v1"), account)
+    path = server.path(plural, group="v1")
+    if plural == "events":
+        fields = {**fields, "involvedObject": {**fields["involvedObject"], "namespace": server.namespace}}
+    code, created = await server.request("POST", path, {"metadata": {"name": "x"}, **fields})
+    assert code == 201, created
+    for field, value in values.items():
+        value = value or server.namespace
+        _, found = await server.request("GET", path, fieldSelector=f"{field}={value}")
+        assert [one["metadata"]["name"] for one in found["items"]] == ["x"], field
+        _, found = await server.request("GET", path, fieldSelector=f"{field}=other")
+        assert found["items"] == [], field
 
 
 async def test_a_node_is_schedulable_unless_it_says_otherwise(server: Api) -> None:
@@ -108,6 +162,56 @@ async def test_a_node_is_schedulable_unless_it_says_otherwise(server: Api) -> No
         await server.request("DELETE", f"/api/v1/nodes/{server.namespace}-{name}")
 
 
+async def test_a_name_with_a_colon_can_be_selected(server: Api) -> None:
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    name = f"{server.namespace}:role"
+    await server.request("POST", roles, {"metadata": {"name": name}, "rules": []})
+    _, found = await server.request("GET", roles, fieldSelector=f"metadata.name={name}")
+    assert [one["metadata"]["name"] for one in found["items"]] == [name]
+    (event,) = await server.watch(roles, 1, fieldSelector=f"metadata.name={name}")
+    assert event["object"]["metadata"]["name"] == name
+    await server.request("DELETE", f"{roles}/{name}")
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ("spec.containers{main}", "spec.containers{main}"),
+        ("a b(c)", "a b(c)"),
+        ("a,b=c\\d", r"a\,b\=c\\d"),
+    ],
+)
+async def test_values_of_fields_with_special_characters(server: Api, value: str, written: str) -> None:
+    events = server.path("events", group="v1")
+    involved = {"namespace": server.namespace, "name": "x", "kind": "Pod", "fieldPath": value}
+    body = {"metadata": {"name": "x"}, "involvedObject": involved, "type": "Normal"}
+    code, created = await server.request("POST", events, body)
+    assert code == 201, created
+    _, found = await server.request("GET", events, fieldSelector=f"involvedObject.fieldPath={written}")
+    assert [one["metadata"]["name"] for one in found["items"]] == ["x"]
+    _, found = await server.request("GET", events, fieldSelector=f"involvedObject.fieldPath!={written}")
+    assert found["items"] == []
+
+
+@pytest.mark.parametrize("selector", [r"reason=a\b", "reason=a=b", "reason"])
+async def test_a_malformed_field_selector_is_a_bad_request(server: Api, selector: str) -> None:
+    code, status = await server.request("GET", server.path("events", group="v1"), fieldSelector=selector)
+    assert (code, status["reason"]) == (400, "BadRequest")
+
+
+@pytest.mark.parametrize("version", ["abc", "-1"])
+async def test_a_malformed_version_is_named(server: Api, version: str) -> None:
+    message = (
+        f'resourceVersion: Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
+    )
+    code, status = await server.request("GET", server.path("leases"), resourceVersion=version)
+    assert (code, message in status["message"]) == (400, True)
+    (event,) = await server.watch(server.path("leases"), 1, resourceVersion=version)
+    # This is not what one expects of a bad request, but what a real API server answers.
+    assert (event["type"], event["object"]["code"]) == ("HTTP", 500)
+    assert message in event["object"]["message"]
+
+
 @pytest.mark.parametrize(
     "query", [{"limit": "abc"}, {"continue": "abc"}, {"continue": "%%%"}, {"watch": "1", "timeoutSeconds": "abc"}]
 )
@@ -117,6 +221,7 @@ async def test_a_malformed_parameter_is_a_bad_request(api: Api, query: dict[str,
 
 
 async def test_pages_hold_all_objects_once(api: Api) -> None:
+    """Those of the version of the first page, whatever changes meanwhile."""
     names = [f"lease-{number}" for number in range(5)]
     await create(api, *names)
     found: list[str] = []
@@ -125,6 +230,10 @@ async def test_pages_hold_all_objects_once(api: Api) -> None:
         _, page = await api.request("GET", api.path("leases"), **query)
         assert len(page["items"]) <= 2
         found += [item["metadata"]["name"] for item in page["items"]]
+        # What is written between pages is in none of them, and what is deleted is in all of them.
+        await create(api, f"lease-{len(found)}-new")
+        await api.request("POST", api.path("resourceclaims", group=DRA), {"metadata": {"name": f"c{len(found)}"}})
+        await api.request("DELETE", api.path("leases", names[-1]))
         if not page["metadata"].get("continue"):
             break
         query["continue"] = page["metadata"]["continue"]

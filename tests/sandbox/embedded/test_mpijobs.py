@@ -153,3 +153,16 @@ def test_a_template_that_is_no_pod_is_reported_as_an_event(objects: Objects) -> 
 def test_what_is_not_supported_is_refused(objects: Objects, spec: dict[str, Any]) -> None:
     with pytest.raises(ApiError, match="Unsupported value"):
         create(objects, **spec)
+
+
+def test_a_malformed_job_has_an_event_and_does_not_stop_others(objects: Objects) -> None:
+    malformed = {"template": {"spec": {"containers": {"name": "main"}}}}
+    metadata = {"name": "a-malformed-one"}
+    spec = {"mpiReplicaSpecs": {"Launcher": malformed}}
+    objects.create(kind(objects), "default", {"metadata": metadata, "spec": spec}, "test")
+    create(objects)
+    assert follow(objects)
+    events = [one.document for _, one in objects.storage.all(EVENTS, "default")]
+    (event,) = [one for one in events if one["regarding"]["name"] == metadata["name"]]
+    assert (event["type"], event["reason"]) == ("Warning", "FailedSync")
+    assert "cannot handle this object" in event["note"]

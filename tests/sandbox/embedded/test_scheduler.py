@@ -1,14 +1,17 @@
 """Where pods run, and which devices their claims get: kube-scheduler first, then the embedded scheduler."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from imex_sandbox.embedded import server as embedded_server
-from imex_sandbox.embedded.kinds import NODES, PODS
+from imex_sandbox.embedded.kinds import CLAIMS, CLASSES, NODES, PODS
 from imex_sandbox.embedded.nodelifecycle import follow_nodes
+from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.scheduler import schedule
+from imex_sandbox.embedded.storage import Key
 from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
 from tests.sandbox.embedded.test_objects import DRA
 
@@ -393,6 +396,15 @@ async def test_a_claim_can_need_several_devices(racks: Racks, devices: Devices) 
     assert "cannot allocate all claims" in await racks.refusal("greedy", **claiming("three"))
 
 
+async def test_a_domain_that_a_device_does_not_have_is_empty(racks: Racks, devices: Devices) -> None:
+    await devices.publish(one={"id": {"int": 0}})
+    await devices.template("absent", 'has(device.attributes["gpu.nvidia.com"].index)')
+    assert "cannot allocate all claims" in await racks.refusal("pod", **claiming("absent"))
+    both = 'has(device.attributes["gpu.nvidia.com"].x) || has(device.capacity["gpu.nvidia.com"].memory)'
+    await devices.template("either", f"!({both})")
+    assert await racks.place("other", **claiming("either"))
+
+
 async def test_a_selector_that_reads_a_missing_attribute_keeps_the_pod_from_every_node(
     racks: Racks, devices: Devices
 ) -> None:
@@ -438,3 +450,43 @@ def test_pods_of_one_pass_take_account_of_each_other() -> None:
     }
     assert assigned["p0"] not in {assigned[f"p{number}"] for number in range(1, 4)}
     assert sorted(filter(None, (assigned[f"q{number}"] for number in range(4)))) == ["n0", "n1", "n2"]
+
+
+def ready_node(objects: Objects, name: str) -> None:
+    status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "10", "cpu": "2"}}
+    objects.create(NODES, "", {"metadata": {"name": name}, "status": status}, "test")
+    follow_nodes(objects, objects.now())
+
+
+def test_a_pod_that_cannot_be_handled_says_so_and_does_not_stop_others() -> None:
+    objects = embedded_server.Api().objects
+    ready_node(objects, "n")
+    objects.create(CLASSES, "", {"metadata": {"name": "any"}, "spec": {}}, "test")
+    exactly = {"deviceClassName": "any", "allocationMode": "malformed"}
+    claim = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}}
+    objects.storage.put(CLAIMS, Key("default", "c"), claim)
+    main = {"name": "main", "image": "any"}
+    claims = {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}
+    for name, spec in (("bad", claims), ("good", {})):
+        body = {"metadata": {"name": name}, "spec": {"containers": [main], **spec}}
+        objects.create(PODS, "default", body, "test")
+    assert schedule(objects) == 1
+    assert objects.get(PODS, Key("default", "good")).document["spec"]["nodeName"] == "n"
+    (condition,) = objects.get(PODS, Key("default", "bad")).document["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+    assert "cannot handle this object" in condition["message"]
+
+
+def test_the_oldest_pod_is_scheduled_first() -> None:
+    """Also if it was changed after the creation of the others."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    objects = embedded_server.Api().objects
+    objects.now = lambda: now
+    ready_node(objects, "n")
+    main = {"name": "main", "image": "any", "resources": {"requests": {"cpu": "2"}}}
+    for name in ("old", "new"):
+        objects.create(PODS, "default", {"metadata": {"name": name}, "spec": {"containers": [main]}}, "test")
+        now += timedelta(seconds=1)
+    objects.patch(PODS, Key("default", "old"), {"metadata": {"labels": {"a": "b"}}})
+    assert schedule(objects) == 1
+    assert objects.get(PODS, Key("default", "old")).document["spec"]["nodeName"] == "n"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
+from tests.sandbox.embedded.conftest import APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Api
 from tests.sandbox.embedded.test_builtin import create_account, create_pod, pod
 from tests.sandbox.embedded.test_objects import domain
 
@@ -225,7 +225,7 @@ async def test_wrong_labels_and_annotations_are_rejected(
 
 async def test_labels_that_are_allowed(server: Api) -> None:
     labels = {"a": "", "example.com/a_B.c-1": "A_b.c-1", "b" * 63: "c" * 63}
-    body = {"metadata": {"name": "x", "labels": labels, "annotations": {"example.com/a": "any thing: {}"}}}
+    body = {"metadata": {"name": "x", "labels": labels, "annotations": {"Example.com/A": "any thing: {}"}}}
     code, created = await server.request("POST", server.path("configmaps", group="v1"), body)
     assert (code, created["metadata"]["labels"]) == (201, labels)
 
@@ -349,15 +349,31 @@ async def test_critical_pods_have_their_priority(server: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [{"terminationGracePeriodSeconds": 5}, {"tolerations": []}, {"nodeSelector": {"a": "b"}}],
-    ids=["grace-period", "tolerations", "selector"],
+    ("spec", "field"),
+    [
+        ({"terminationGracePeriodSeconds": 5}, "spec"),
+        ({"tolerations": []}, "spec.tolerations"),
+        ({"nodeSelector": {"a": "b"}}, "spec"),
+        ({"schedulingGates": [{"name": "example.com/gate"}]}, "spec.schedulingGates[0].name"),
+    ],
+    ids=["grace-period", "tolerations", "selector", "gates"],
 )
-async def test_what_cannot_be_changed_in_a_pod(server: Api, spec: dict[str, Any]) -> None:
+async def test_what_cannot_be_changed_in_a_pod(server: Api, spec: dict[str, Any], field: str) -> None:
     await create_pod(server, tolerations=[{"key": "a", "operator": "Exists"}])
     path = server.path("pods", "x", group="v1")
     _, status = await server.request("PATCH", path, {"spec": spec}, MERGE_PATCH)
-    assert fields_of(status) <= {"spec", "spec.tolerations"}
+    assert fields_of(status) == {field}
+
+
+async def test_scheduling_gates_can_only_be_removed(server: Api) -> None:
+    await create_pod(server, schedulingGates=[{"name": "example.com/a"}, {"name": "example.com/b"}])
+    path = server.path("pods", "x", group="v1")
+    gates = [{"name": "example.com/a"}, {"name": "example.com/c"}]
+    _, status = await server.request("PATCH", path, {"spec": {"schedulingGates": gates}}, MERGE_PATCH)
+    assert fields_of(status) == {"spec.schedulingGates[1].name"}
+    for left in (gates[:1], []):
+        code, changed = await server.request("PATCH", path, {"spec": {"schedulingGates": left}}, MERGE_PATCH)
+        assert (code, changed["spec"].get("schedulingGates") or []) == (200, left)
 
 
 async def test_an_update_of_a_pod_is_checked(server: Api) -> None:
@@ -410,6 +426,12 @@ VOLUME_TEMPLATE = {
             "a Job with manualSelector",
         ),
         ("pods", "v1", pod(**VOLUME), "a Pod with a PersistentVolumeClaim"),
+        (
+            "pods",
+            "v1",
+            pod(**pod_affinity(namespaceSelector={"matchLabels": {"a": "b"}})),
+            "a Pod with an affinity that selects namespaces by labels",
+        ),
         ("pods", "v1", pod(activeDeadlineSeconds=5), "a Pod with activeDeadlineSeconds"),
         ("pods", "v1", pod(resources={"requests": {"cpu": "1"}}), "a Pod with resources"),
     ],
@@ -485,3 +507,168 @@ async def test_what_can_be_changed_in_workloads(server: Api) -> None:
         path = server.path(plural, "x", group=group)
         code, changed = await server.request("PATCH", path, {"spec": spec}, MERGE_PATCH)
         assert (code, {name: changed["spec"][name] for name in spec}) == (200, spec)
+
+
+@pytest.mark.parametrize(
+    "key", ["operator", "values", "maxSkew", "labelSelector", "matchLabelKeys", "topologyKey"]
+)
+async def test_labels_may_be_named_like_fields_of_selectors(server: Api, key: str) -> None:
+    selector = {"matchLabels": {key: "x"}}
+    await create_pod(server, **pod_affinity(labelSelector=selector), **spread(labelSelector=selector))
+
+
+RESOURCE = "resource.k8s.io/v1"
+
+
+def devices(**exactly: Any) -> dict[str, Any]:
+    return {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "a.example.com", **exactly}}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (devices(allocationMode="all"), "exactly.allocationMode"),
+        (devices(allocationMode="All", count=2), "exactly.count"),
+        (devices(count=-1), "exactly.count"),
+        (devices(selectors=[{}]), "exactly.selectors[0].cel"),
+        (devices(deviceClassName=""), "exactly.deviceClassName"),
+        ({"devices": {"requests": [{"name": "r"}]}}, ""),
+    ],
+    ids=["mode", "count-of-all", "count", "selector", "class", "nothing"],
+)
+async def test_a_wrong_claim_is_rejected_with_its_fields(server: Api, spec: dict[str, Any], field: str) -> None:
+    path = f"spec.devices.requests[0].{field}".rstrip(".")
+    body: dict[str, Any] = {"metadata": {"name": "x"}, "spec": spec}
+    _, status = await server.request("POST", server.path("resourceclaims", group=RESOURCE), body)
+    assert fields_of(status) == {path}
+    body = {"metadata": {"name": "x"}, "spec": {"spec": spec}}
+    _, status = await server.request("POST", server.path("resourceclaimtemplates", group=RESOURCE), body)
+    assert fields_of(status) == {f"spec.{path}"}
+
+
+async def test_a_device_class_with_an_empty_selector_is_rejected(server: Api) -> None:
+    body = {"metadata": {"name": server.namespace}, "spec": {"selectors": [{}]}}
+    _, status = await server.request("POST", f"/apis/{RESOURCE}/deviceclasses", body)
+    assert fields_of(status) == {"spec.selectors[0].cel"}
+
+
+async def test_claims_have_defaults_for_empty_values(server: Api) -> None:
+    body = {"metadata": {"name": "x"}, "spec": devices(allocationMode="", count=0)}
+    code, created = await server.request("POST", server.path("resourceclaims", group=RESOURCE), body)
+    exactly = created["spec"]["devices"]["requests"][0]["exactly"]
+    assert (code, exactly["allocationMode"], exactly["count"]) == (201, "ExactCount", 1)
+
+
+async def test_a_large_amount_is_accepted(server: Api) -> None:
+    await create_pod(server, **using(limits={GPU: "1e30", "cpu": "1e19"}))
+
+
+async def test_an_amount_out_of_range_is_rejected(embedded: Api) -> None:
+    """Only here: a real API server computes for minutes."""
+    for amount in ("1e99999999", "1e-99999999"):
+        _, status = await embedded.request(
+            "POST", embedded.path("pods", group="v1"), pod(**using(limits={"cpu": amount}))
+        )
+        assert "spec.containers[0].resources.limits[cpu]" in fields_of(status)
+        body = {"metadata": {"name": "x"}, "status": {"allocatable": {"cpu": amount}}}
+        _, status = await embedded.request("POST", "/api/v1/nodes", body)
+        assert fields_of(status) == {"status.allocatable"}
+
+
+CRD: dict[str, Any] = {"metadata": {"name": "as.example.com"}}
+VERSION = {"name": "v1", "served": True, "storage": True}
+A = {"group": "example.com", "scope": "Namespaced", "names": {"plural": "as", "kind": "A"}}
+COMPUTE_DOMAINS = domain()["apiVersion"]
+
+
+@pytest.mark.parametrize(
+    ("plural", "group", "body", "code"),
+    [
+        ("pods", "v1", {"metadata": {"name": "x"}}, 422),
+        ("resourceclaimtemplates", RESOURCE, {"metadata": {"name": "x"}}, 201),
+        ("resourceclaimtemplates", RESOURCE, {"metadata": {"name": "x"}, "spec": {}}, 201),
+        ("jobs", BATCH, {"metadata": {"name": "x"}}, 422),
+        ("jobs", BATCH, {"metadata": {"name": "x"}, "spec": {}}, 422),
+        ("statefulsets", APPS, {"metadata": {"name": "x"}}, 422),
+        ("customresourcedefinitions", "", CRD, 422),
+        ("customresourcedefinitions", "", {**CRD, "spec": {}}, 422),
+        ("customresourcedefinitions", "", {**CRD, "spec": "x"}, 400),
+        ("customresourcedefinitions", "", {**CRD, "spec": {"versions": [VERSION]}}, 422),
+        ("customresourcedefinitions", "", {**CRD, "spec": {**A, "versions": [VERSION]}}, 422),
+        ("customresourcedefinitions", "", {**CRD, "spec": A}, 422),
+        ("pods", "v1", {"metadata": {"name": "x"}, "spec": {"containers": {"name": "a"}}}, 400),
+        ("configmaps", "v1", [1], 400),
+        ("configmaps", "v1", {"metadata": "x"}, 400),
+        ("configmaps", "v1", {"metadata": ["x"]}, 400),
+        ("configmaps", "v1", {"metadata": None}, 422),
+        ("configmaps", "v1", {"metadata": {"name": 1}}, 400),
+        ("configmaps", "v1", {"metadata": {"name": "x", "namespace": 1}}, 400),
+        ("configmaps", "v1", {"metadata": {"name": "x", "namespace": ""}}, 201),
+        ("configmaps", "v1", {"metadata": {"name": "x", "namespace": None}}, 201),
+        ("configmaps", "v1", {"metadata": {"name": "x", "labels": ["x"]}}, 400),
+        ("configmaps", "v1", {"metadata": {"name": "x", "labels": {"a": 1}}}, 400),
+        ("configmaps", "v1", {"metadata": {"name": "x", "annotations": {"a": 1}}}, 400),
+        ("configmaps", "v1", {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "x"}}, 400),
+        ("configmaps", "v1", {"kind": "ConfigMap", "apiVersion": "v2", "metadata": {"name": "x"}}, 400),
+        ("configmaps", "v1", {"kind": 1, "metadata": {"name": "x"}}, 400),
+        ("configmaps", "v1", {"kind": "ConfigMap", "metadata": {"name": "x"}}, 201),
+        ("computedomains", COMPUTE_DOMAINS, domain(annotations={"a": 1}), 400),
+        ("computedomains", COMPUTE_DOMAINS, domain(labels=["x"]), 400),
+        ("computedomains", COMPUTE_DOMAINS, domain(finalizers="x"), 400),
+        ("computedomains", COMPUTE_DOMAINS, domain(ownerReferences=["x"]), 400),
+        ("computedomains", COMPUTE_DOMAINS, domain(ownerReferences=[{}]), 422),
+        ("computedomains", COMPUTE_DOMAINS, domain(foo=1), 201),
+        ("computedomains", COMPUTE_DOMAINS, {**domain(), "kind": "Secret"}, 422),
+    ],
+    ids=lambda value: "" if value == "" else None,
+)
+async def test_malformed_bodies(server: Api, plural: str, group: str, body: Any, code: int) -> None:
+    path = server.path(plural, group=group) if group else f"/apis/apiextensions.k8s.io/v1/{plural}"
+    await create_account(server)
+    answered, status = await server.request("POST", path, body)
+    assert answered == code, status
+
+
+@pytest.mark.parametrize(
+    ("patch", "content_type", "code"),
+    [
+        ({"metadata": {"labels": ["x"]}}, MERGE_PATCH, 422),
+        ({"metadata": "x"}, MERGE_PATCH, 422),
+        ({"metadata": None}, MERGE_PATCH, 400),
+        ([], MERGE_PATCH, 400),
+        ({"metadata": {"labels": ["x"]}}, STRATEGIC_PATCH, 422),
+        ({"metadata": "x"}, STRATEGIC_PATCH, 422),
+        (None, APPLY_PATCH, 400),
+        (["a"], APPLY_PATCH, 400),
+        ("abc", APPLY_PATCH, 400),
+        ({"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "x"}}, APPLY_PATCH, 400),
+    ],
+    ids=lambda value: None,
+)
+async def test_malformed_patches(server: Api, patch: Any, content_type: str, code: int) -> None:
+    path = server.path("configmaps", group="v1")
+    await server.request("POST", path, {"metadata": {"name": "x"}})
+    query = {"fieldManager": "test"} if content_type == APPLY_PATCH else {}
+    answered, status = await server.request("PATCH", f"{path}/x", patch, content_type, **query)
+    assert (answered, status["kind"]) == (code, "Status"), status
+
+
+async def test_unknown_metadata_of_a_custom_resource_is_dropped(server: Api) -> None:
+    path = server.path("computedomains", group=COMPUTE_DOMAINS)
+    code, status = await server.request("POST", path, domain(foo=1), fieldValidation="Strict")
+    assert (code, 'unknown field "metadata.foo"' in status["message"]) == (400, True)
+    code, created = await server.request("POST", path, domain(foo=1, annotations={"Example.com/A": "x"}))
+    assert (code, "foo" in created["metadata"]) == (201, False)
+
+
+async def test_an_unknown_field_may_have_any_name(server: Api) -> None:
+    body = {"metadata": {"name": "x"}, 'a\nb\u00e9"\\': 1}
+    code, created = await server.request("POST", server.path("configmaps", group="v1"), body)
+    assert (code, created["metadata"]["name"]) == (201, "x")
+
+
+async def test_a_body_that_is_too_large_is_refused(server: Api) -> None:
+    body = {"metadata": {"name": "x"}, "data": {"a": "x" * (3 * 1024 * 1024)}}
+    code, status = await server.request("POST", server.path("configmaps", group="v1"), body)
+    assert (code, status["reason"]) == (413, "RequestEntityTooLarge")
+    assert status["message"] == "Request entity too large: limit is 3145728"

@@ -123,6 +123,20 @@ def test_a_missing_program_is_reported_with_its_host(job: Job) -> None:
     code, _, err = job.run("-np", "1", "no-such-program")
     assert code == 127
     assert "job-worker-0: no-such-program is not on the PATH of this container" in err
+    rule = '{command: "*no-such-program*", argv: [mpirun, hostname]}'
+    assert (
+        f"images are not pulled; add a rule for the launcher to the file of `imex up --stand-ins`, such as {rule}"
+        in err
+    )
+
+
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize("program", ["all_gather_perf", "reduce_scatter_perf", "broadcast_perf", "alltoall_perf"])
+def test_another_program_of_nccl_tests_names_the_one_with_a_stand_in(job: Job, program: str) -> None:
+    code, _, err = job.run("-np", "1", f"/opt/nccl_tests/build/{program}", "-b", "8")
+    assert code == 127
+    assert "of nccl-tests only all_reduce_perf has a stand-in" in err
+    assert f'{{command: "*{program}*", argv: [mpirun, all_reduce_perf]}}' in err
 
 
 @pytest.mark.usefixtures("workers")

@@ -9,7 +9,8 @@ from imex_sandbox.embedded.definitions import Definitions, accepted_status
 from imex_sandbox.embedded.kinds import CRDS, LISTED_ONLY, NAMESPACES, Kind
 from imex_sandbox.embedded.lists import ListKeys, applied_keys
 from imex_sandbox.embedded.objects import Admission
-from imex_sandbox.embedded.statuses import ApiError, Json, invalid, no_controller
+from imex_sandbox.embedded.podvalidation import to_json
+from imex_sandbox.embedded.statuses import Json, Undecodable, invalid, no_controller
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -30,18 +31,20 @@ class ServerAdmission(Admission):
     def admit(self, kind: Kind, document: Json, old: Json | None, *, subresource: str = "") -> Json:
         if kind in LISTED_ONLY:
             raise no_controller(kind)
+        unknown: list[str] = []
+        definition = self._definitions.of(kind)
+        decode = builtin.decode_metadata if definition else builtin.decode
+        document = decode(kind, document, unknown)
         if old is None:
             _check_name(kind, document["metadata"]["name"])
         if not subresource:
             validation.check_metadata(kind, document["metadata"])
-        unknown: list[str] = []
-        if definition := self._definitions.of(kind):
+        if definition:
             document = definition.schema.with_defaults(definition.schema.prune(document, unknown))
             _report(kind, unknown)
             if causes := definition.schema.causes(document, old):
                 raise invalid(kind, document["metadata"]["name"], *causes)
             return document
-        document = builtin.decode(kind, document, unknown)
         _report(kind, unknown)
         document = builtin.with_defaults(kind, document)
         validation.check(kind, document, old)
@@ -72,12 +75,12 @@ def _check_name(kind: Kind, name: str) -> None:
 def _report(kind: Kind, unknown: list[str]) -> None:
     match field_validation.get() if unknown else "Ignore":
         case "Strict":
-            causes = ", ".join(f'unknown field "{field}"' for field in unknown)
+            causes = ", ".join(f"unknown field {to_json(field)}" for field in unknown)
             message = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
-            raise ApiError(400, f"{message}: strict decoding error: {causes}")
+            raise Undecodable(f"{message}: strict decoding error: {causes}")
         case "Warn":
             for field in unknown:
-                _warn(f'unknown field "{field}"')
+                _warn(f"unknown field {to_json(field)}")
 
 
 def _warn(text: str) -> None:

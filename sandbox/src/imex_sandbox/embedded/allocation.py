@@ -15,6 +15,10 @@ from imex_sandbox.embedded.statuses import Json
 DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
 
 
+_DOMAIN = re.compile(r"""\[\s*["']([^"']+)["']\s*\]""")
+"""The literal keys in an expression."""
+
+
 class Unschedulable(Exception):
     """No node will do, and this is why."""
 
@@ -138,7 +142,7 @@ def _is_supported(device: Device) -> bool:
 def selects(expression: str, device: Device) -> bool:
     """An error, such as an attribute that the device does not have, ends the scheduling of the pod."""
     program, error_type = _program(expression)
-    result = program.eval(data={"device": _view(device)})
+    result = program.eval(data={"device": _view(device, _DOMAIN.findall(expression))})
     if result.type() == error_type:
         raise Unschedulable(
             f"device {device.name} of pool {device.pool}: selector {expression.strip()!r}: {result}"
@@ -158,15 +162,20 @@ def _program(expression: str) -> tuple[Any, Any]:
         raise Unschedulable(f"the selector {expression.strip()!r} is not supported here: {reason}") from error
 
 
-def _view(device: Device) -> Json:
-    """Attributes and capacities by domain: `device.attributes["example.com"].type`."""
+def _view(device: Device, domains: Iterable[str]) -> Json:
+    """Attributes and capacities by domain: `device.attributes["example.com"].type`.
+
+    Kubernetes gives an empty map for every domain that a device does not have. Here only those of the expression
+    (`domains`) are there, as the map of the CEL library has no default.
+    """
     view: Json = {"driver": device.driver, "attributes": {}, "capacity": {}}
     for name, value in (device.document.get("attributes") or {}).items():
         _put(view["attributes"], name, device.driver, next(iter(value.values())))
     for name, value in (device.document.get("capacity") or {}).items():
         _put(view["capacity"], name, device.driver, value["value"])
-    # A domain without attributes is an empty map, not an error.
-    view["attributes"].setdefault(device.driver, {})
+    for domain in (device.driver, *domains):
+        view["attributes"].setdefault(domain, {})
+        view["capacity"].setdefault(domain, {})
     return view
 
 

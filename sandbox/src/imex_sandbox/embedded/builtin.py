@@ -9,11 +9,12 @@ from importlib import import_module
 from typing import Any
 
 import msgspec
+from lightkube.models.meta_v1 import ObjectMeta
 
 from imex_sandbox.embedded.kinds import CRDS, EVENTS, NODES, PODS, Kind
 from imex_sandbox.embedded.labels import labels_of
 from imex_sandbox.embedded.placement import quantity
-from imex_sandbox.embedded.statuses import ApiError, Json, invalid
+from imex_sandbox.embedded.statuses import ApiError, Json, Undecodable, invalid
 
 _MODULES = {
     "": "core_v1",
@@ -50,6 +51,21 @@ def decode(kind: Kind, document: Json, unknown: list[str]) -> Json:
     return result
 
 
+def decode_metadata(kind: Kind, document: Json, unknown: list[str]) -> Json:
+    """Of a custom resource: only its metadata, of which the schema says nothing."""
+    metadata = document["metadata"]
+    given = {name: value for name, value in metadata.items() if name != "managedFields"}
+    try:
+        known: Json = msgspec.to_builtins(msgspec.convert({"metadata": given}, _Head))
+    except msgspec.ValidationError as error:
+        raise _error(kind, document, str(error)) from error
+    _compare({"metadata": given}, known, "", unknown)
+    kept = {**{name: value for name, value in given.items() if name in known["metadata"]}}
+    if "managedFields" in metadata:
+        kept["managedFields"] = metadata["managedFields"]
+    return {**document, "metadata": kept}
+
+
 def with_defaults(kind: Kind, document: Json) -> Json:
     spec = document.get("spec") or {}
     match kind.plural:
@@ -62,7 +78,7 @@ def with_defaults(kind: Kind, document: Json) -> Json:
         case "resourceclaims":
             return {**document, "spec": _claim_spec(spec)}
         case "resourceclaimtemplates":
-            return {**document, "spec": {**spec, "spec": _claim_spec(spec["spec"])}}
+            return {**document, "spec": {**spec, "spec": _claim_spec(spec.get("spec") or {})}}
         case "secrets":
             return _secret(document)
         case "jobs":
@@ -90,6 +106,10 @@ def created(kind: Kind, document: Json) -> Json:
     return document
 
 
+class _Head(msgspec.Struct):
+    metadata: ObjectMeta
+
+
 @cache
 def _model(kind: Kind) -> type[msgspec.Struct]:
     module = import_module(f"lightkube.models.{_MODULES[kind.group]}")
@@ -105,7 +125,7 @@ def _error(kind: Kind, document: Json, text: str) -> ApiError:
         field = f"{where}.{missing}" if where else missing
         return invalid(kind, document["metadata"].get("name", ""), f"{field}: Required value")
     cause = f"{kind.kind} in version {kind.version!r} cannot be handled as a {kind.kind}: {where}: {what}"
-    return ApiError(400, cause)
+    return Undecodable(cause)
 
 
 def _compare(given: Any, known: Any, path: str, unknown: list[str]) -> None:
@@ -122,7 +142,7 @@ def _compare(given: Any, known: Any, path: str, unknown: list[str]) -> None:
 
 
 def _pod(document: Json) -> Json:
-    return {**document, "spec": pod_spec(document["spec"])}
+    return {**document, "spec": pod_spec(document.get("spec") or {})}
 
 
 def pod_spec(spec: Json) -> Json:
@@ -209,7 +229,7 @@ def quantity_text(amount: object) -> str:
         quantity(str(amount))
     except ValueError:
         cause = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-        raise ApiError(400, cause) from None
+        raise Undecodable(cause) from None
     return str(amount)
 
 
@@ -235,8 +255,10 @@ def _claim_spec(spec: Json) -> Json:
     requests = []
     for request in devices.get("requests") or ():
         exactly = request.get("exactly")
-        if exactly is not None and exactly.get("allocationMode", "ExactCount") == "ExactCount":
-            exactly = {"allocationMode": "ExactCount", "count": 1, **exactly}
+        if exactly is not None:
+            exactly = {**exactly, "allocationMode": exactly.get("allocationMode") or "ExactCount"}
+            if exactly["allocationMode"] == "ExactCount":
+                exactly["count"] = exactly.get("count") or 1
             request = {**request, "exactly": exactly}
         requests.append(request)
     return {**spec, "devices": {**devices, **({"requests": requests} if requests else {})}}
@@ -258,7 +280,7 @@ def _job_spec(document: Json, spec: Json) -> Json:
         "controller-uid": uid,
         "job-name": name,
     }
-    template = spec["template"]
+    template = spec.get("template") or {}
     metadata = template.get("metadata") or {}
     metadata = {**metadata, "labels": {**(metadata.get("labels") or {}), **labels}}
     defaults: Json = {

@@ -1,7 +1,7 @@
 """ResourceClaims of pods: created from templates, released when their pods end."""
 
 from imex_sandbox.embedded.allocation import DELETE_PROTECTION
-from imex_sandbox.embedded.events import record
+from imex_sandbox.embedded.events import for_each, record
 from imex_sandbox.embedded.kinds import CLAIMS, PODS, TEMPLATES
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
@@ -28,13 +28,15 @@ def has_ended(pod: Json) -> bool:
 
 
 def create_claims(objects: Objects) -> None:
-    for key, one in objects.storage.all(PODS):
-        pod = one.document
-        if pod["metadata"].get("deletionTimestamp") or has_ended(pod):
-            continue
-        missing = [name for name, claim in claim_names(pod).items() if claim is None]
-        if missing:
-            _create(objects, key, pod, missing)
+    for_each(objects, PODS, _NAME, lambda key, pod: _create_missing(objects, key, pod))
+
+
+def _create_missing(objects: Objects, key: Key, pod: Json) -> None:
+    if pod["metadata"].get("deletionTimestamp") or has_ended(pod):
+        return
+    missing = [name for name, claim in claim_names(pod).items() if claim is None]
+    if missing:
+        _create(objects, key, pod, missing)
 
 
 def _create(objects: Objects, key: Key, pod: Json, missing: list[str]) -> None:
@@ -80,25 +82,27 @@ def _claim(pod: Json, name: str, template: Json) -> Json:
 
 def release_claims(objects: Objects) -> None:
     """Drops consumers that have ended, then the allocation, then the claim if it was made for one pod."""
-    for key, one in objects.storage.all(CLAIMS):
-        claim = one.document
-        status, metadata = claim.get("status") or {}, claim["metadata"]
-        pods = {
-            found.document["metadata"]["uid"]: found.document
-            for consumer in [*(status.get("reservedFor") or ()), *(metadata.get("ownerReferences") or ())]
-            if (found := objects.storage.get(PODS, Key(key.namespace, consumer["name"])))
-        }
-        consumers = status.get("reservedFor") or []
-        kept = [one for one in consumers if one["uid"] in pods and not has_ended(pods[one["uid"]])]
-        if kept != consumers or (not kept and status.get("allocation")):
-            claim = _release(objects, key, claim, kept)
-        owner = next((one["uid"] for one in metadata.get("ownerReferences") or () if one["kind"] == "Pod"), None)
-        ended = owner in pods and has_ended(pods[owner])
-        if ended and not kept and not metadata.get("deletionTimestamp"):
-            objects.delete(CLAIMS, key, {})
+    for_each(objects, CLAIMS, _NAME, lambda key, claim: _release_claim(objects, key, claim))
 
 
-def _release(objects: Objects, key: Key, claim: Json, kept: list[Json]) -> Json:
+def _release_claim(objects: Objects, key: Key, claim: Json) -> None:
+    status, metadata = claim.get("status") or {}, claim["metadata"]
+    pods = {
+        found.document["metadata"]["uid"]: found.document
+        for consumer in [*(status.get("reservedFor") or ()), *(metadata.get("ownerReferences") or ())]
+        if (found := objects.storage.get(PODS, Key(key.namespace, consumer["name"])))
+    }
+    consumers = status.get("reservedFor") or []
+    kept = [one for one in consumers if one["uid"] in pods and not has_ended(pods[one["uid"]])]
+    if kept != consumers or (not kept and status.get("allocation")):
+        _release(objects, key, claim, kept)
+    owner = next((one["uid"] for one in metadata.get("ownerReferences") or () if one["kind"] == "Pod"), None)
+    ended = owner in pods and has_ended(pods[owner])
+    if ended and not kept and not metadata.get("deletionTimestamp"):
+        objects.delete(CLAIMS, key, {})
+
+
+def _release(objects: Objects, key: Key, claim: Json, kept: list[Json]) -> None:
     status = {name: value for name, value in (claim.get("status") or {}).items() if name != "reservedFor"}
     if kept:
         status["reservedFor"] = kept
@@ -111,5 +115,4 @@ def _release(objects: Objects, key: Key, claim: Json, kept: list[Json]) -> Json:
     finalizers = live["metadata"].get("finalizers") or []
     if not kept and DELETE_PROTECTION in finalizers:
         left = [one for one in finalizers if one != DELETE_PROTECTION]
-        live = objects.patch(CLAIMS, key, {"metadata": {"finalizers": left}}, manager=_MANAGER).document
-    return live
+        objects.patch(CLAIMS, key, {"metadata": {"finalizers": left}}, manager=_MANAGER)

@@ -1,7 +1,8 @@
 """The controllers and the scheduler of the embedded control plane: one loop, started by every change.
 
 A pass compares what is with what should be, so it does not matter which change started it. It runs when a kind
-that concerns it has changed, and every few seconds for what depends on the time.
+that concerns it has changed, garbage collection when something may have become garbage, and all of them every few
+seconds for what depends on the time. Changes of Events and Leases start none.
 """
 
 import asyncio
@@ -12,12 +13,14 @@ import structlog
 
 from imex_sandbox.embedded.claims import create_claims, release_claims
 from imex_sandbox.embedded.clusterroles import aggregate
+from imex_sandbox.embedded.events import for_each
 from imex_sandbox.embedded.garbage import collect, waits_for_dependents
 from imex_sandbox.embedded.kinds import EVENTS, LEASES, NAMESPACES, SERVICE_ACCOUNTS
 from imex_sandbox.embedded.mpijobs import follow_mpi_jobs
 from imex_sandbox.embedded.nodelifecycle import delete_pods_of_missing_nodes, evict_pods, follow_nodes
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.scheduler import schedule
+from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.embedded.storage import Change, Key, Stored, owners
 from imex_sandbox.embedded.workloads import follow_jobs, follow_stateful_sets
 
@@ -70,7 +73,7 @@ class Controllers:
                 try:
                     work()
                 except Exception:
-                    # An object that one controller cannot handle must not stop the others.
+                    # A controller that fails must not stop the others.
                     log.exception("a controller failed")
                 await asyncio.sleep(0)
 
@@ -100,8 +103,11 @@ def _owners(stored: Stored | None) -> list[str]:
 
 
 def create_service_accounts(objects: Objects) -> None:
-    for key, one in objects.storage.all(NAMESPACES):
-        is_there = objects.storage.get(SERVICE_ACCOUNTS, Key(key.name, "default")) is not None
-        if not is_there and not one.document["metadata"].get("deletionTimestamp"):
-            body = {"metadata": {"name": "default"}}
-            objects.create(SERVICE_ACCOUNTS, key.name, body, "embedded-controllers")
+    for_each(objects, NAMESPACES, "serviceaccount-controller", lambda key, one: _create_account(objects, key, one))
+
+
+def _create_account(objects: Objects, key: Key, namespace: Json) -> None:
+    is_there = objects.storage.get(SERVICE_ACCOUNTS, Key(key.name, "default")) is not None
+    if not is_there and not namespace["metadata"].get("deletionTimestamp"):
+        body = {"metadata": {"name": "default"}}
+        objects.create(SERVICE_ACCOUNTS, key.name, body, "embedded-controllers")

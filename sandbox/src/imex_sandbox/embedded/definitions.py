@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from imex_sandbox.embedded.kinds import CRDS, Kind, Kinds
 from imex_sandbox.embedded.schemas import Schema
-from imex_sandbox.embedded.statuses import Json, invalid, not_supported
+from imex_sandbox.embedded.statuses import Json, Undecodable, invalid, not_supported
 from imex_sandbox.embedded.storage import Change
 
 
@@ -38,7 +40,8 @@ class Definitions:
         return self._definitions.get(kind)
 
     def check(self, document: Json) -> None:
-        """Raises ApiError if the CRD is not supported."""
+        """Raises ApiError if the CRD is malformed or not supported."""
+        _check_shape(document)
         self._parsed[document["metadata"]["uid"]] = parse(document)
 
     def on_change(self, change: Change) -> None:
@@ -58,6 +61,57 @@ class Definitions:
         kind = known or definition.kind
         self._definitions[kind] = definition._replace(kind=kind)
         self._kinds.add(kind)
+
+
+class _Names(msgspec.Struct, rename="camel"):
+    plural: str = ""
+    kind: str = ""
+    singular: str = ""
+    short_names: list[str] = []
+    categories: list[str] = []
+
+
+class _Column(msgspec.Struct, rename="camel"):
+    name: str
+    type: str
+    json_path: str
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    name: str
+    served: bool
+    storage: bool
+    schema: Json | None = None
+    subresources: Json | None = None
+    additional_printer_columns: list[_Column] | None = None
+
+
+class _Spec(msgspec.Struct):
+    group: str = ""
+    scope: str = ""
+    names: _Names | None = None
+    versions: list[_Version] | None = None
+
+
+def _check_shape(document: Json) -> None:
+    """Raises ApiError. Only what `parse` relies on."""
+    try:
+        spec = msgspec.convert(document.get("spec") or {}, _Spec)
+    except msgspec.ValidationError as error:
+        what = f"{CRDS.kind} in version {CRDS.version!r} cannot be handled as a {CRDS.kind}: spec"
+        raise Undecodable(f"{what}: {error}") from error
+    names, versions = spec.names or _Names(), spec.versions or []
+    given = {"group": spec.group, "scope": spec.scope, "names.plural": names.plural, "names.kind": names.kind}
+    causes = [f"spec.{field}: Required value" for field, value in given.items() if not value]
+    if sum(version.storage for version in versions) != 1:
+        causes.append(
+            "spec.versions: Invalid value: null: must have exactly one version marked as storage version"
+        )
+    for index, version in enumerate(versions):
+        if not (version.schema or {}).get("openAPIV3Schema"):
+            causes.append(f"spec.versions[{index}].schema.openAPIV3Schema: Required value")
+    if causes:
+        raise invalid(CRDS, document["metadata"]["name"], *causes)
 
 
 def parse(document: Json) -> Definition:

@@ -4,11 +4,16 @@
 """
 
 import hashlib
+from collections.abc import Callable
 
-from imex_sandbox.embedded.kinds import CORE_EVENTS, EVENTS
+import structlog
+
+from imex_sandbox.embedded.kinds import CORE_EVENTS, EVENTS, Kind
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
 from imex_sandbox.embedded.storage import Key
+
+log = structlog.get_logger()
 
 _TO_CORE = {
     "regarding": "involvedObject",
@@ -33,13 +38,29 @@ def from_core(document: Json) -> Json:
     return {**renamed, "apiVersion": EVENTS.api_version, "kind": EVENTS.kind}
 
 
-def record(objects: Objects, about: Json, severity: str, reason: str, message: str, controller: str) -> None:
-    """An Event, once for each message about an object."""
+def for_each(objects: Objects, kind: Kind, controller: str, work: Callable[[Key, Json], object]) -> None:
+    """What a controller does with all objects of a kind. One that it cannot handle must not stop the others."""
+    for key, one in objects.storage.all(kind):
+        try:
+            work(key, one.document)
+        except Exception as error:
+            if record(objects, one.document, "Warning", "FailedSync", failure(error), controller):
+                log.exception("a controller failed", kind=kind.kind, namespace=key.namespace, name=key.name)
+
+
+def failure(error: Exception) -> str:
+    if isinstance(error, ApiError):
+        return str(error)
+    return f"the embedded control plane cannot handle this object: {type(error).__name__}: {error}"
+
+
+def record(objects: Objects, about: Json, severity: str, reason: str, message: str, controller: str) -> bool:
+    """An Event, once for each message about an object. Returns whether it is new."""
     metadata, now = about["metadata"], objects.now().isoformat(timespec="microseconds")
     digest = hashlib.sha256(f"{metadata['uid']}/{reason}/{message}".encode()).hexdigest()[:16]
     name, namespace = f"{metadata['name']}.{digest}", metadata.get("namespace", "default")
     if objects.storage.get(EVENTS, Key(namespace, name)) is not None:
-        return
+        return False
     regarding = {field: about[field] for field in ("apiVersion", "kind")}
     regarding |= {field: metadata[field] for field in ("namespace", "name", "uid") if field in metadata}
     body = {
@@ -56,4 +77,5 @@ def record(objects: Objects, about: Json, severity: str, reason: str, message: s
     try:
         objects.create(EVENTS, namespace, body, controller)
     except ApiError:
-        return  # the namespace is being deleted
+        return False  # the namespace is being deleted
+    return True

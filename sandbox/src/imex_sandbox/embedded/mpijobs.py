@@ -1,7 +1,8 @@
 """MPIJobs: their workers and their launcher, as the MPI Operator v0.7.0 makes them.
 
-The CRD has the operator's fields. What the operator does with them and this controller does not, is refused by the
-CRD: other implementations than Open MPI, suspended jobs, launchers that are workers. The key of a job is random
+The CRD has fewer fields than the operator's: `activeDeadlineSeconds` and `managedBy` of the `runPolicy` are
+unknown fields. It refuses other implementations than Open MPI, suspended jobs, and launchers that are workers.
+`schedulingPolicy` has no effect, and templates are checked when pods are made of them. The key of a job is random
 bytes: the `mpirun` of simulated containers only proves that it has them, and no ssh runs.
 """
 
@@ -10,7 +11,7 @@ import hashlib
 import secrets
 
 from imex_sandbox.embedded.claims import has_ended
-from imex_sandbox.embedded.events import record
+from imex_sandbox.embedded.events import for_each, record
 from imex_sandbox.embedded.kinds import CONFIG_MAPS, CRDS, JOBS, PODS, SECRETS, SERVICES, Kind
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
@@ -88,12 +89,13 @@ def install(objects: Objects) -> None:
 
 def follow_mpi_jobs(objects: Objects) -> None:
     kind = objects.kinds.find(_GROUP, _VERSION, _PLURAL)
-    for key, one in objects.storage.all(kind) if kind else ():
-        if kind and not one.document["metadata"].get("deletionTimestamp"):
-            _follow(objects, kind, key, one.document)
+    if kind:
+        for_each(objects, kind, _MANAGER, lambda key, job: _follow(objects, kind, key, job))
 
 
 def _follow(objects: Objects, kind: Kind, key: Key, job: Json) -> None:
+    if job["metadata"].get("deletionTimestamp"):
+        return
     pods = {pod["metadata"]["name"]: pod for pod in owned(objects, job, key.namespace)}
     if _is(job.get("status") or {}, "Succeeded") or _is(job.get("status") or {}, "Failed"):
         policy = job["spec"]["runPolicy"]["cleanPodPolicy"]

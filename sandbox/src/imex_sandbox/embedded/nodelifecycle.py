@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from imex_sandbox.embedded.events import for_each
 from imex_sandbox.embedded.kinds import LEASES, NODES, PODS
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.placement import tolerates
@@ -9,6 +10,7 @@ from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.embedded.storage import Key
 
 _MANAGER = "embedded-controllers"
+_NAME = "node-controller"
 _NOT_READY, _UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 _OWN = {_NOT_READY, _UNREACHABLE, _UNSCHEDULABLE}
@@ -36,13 +38,15 @@ def taints_for(node: Json, now: str) -> list[Json]:
 
 
 def follow_nodes(objects: Objects, now: datetime, grace: float = GRACE_SECONDS) -> None:
-    for key, one in objects.storage.all(NODES):
-        node = one.document
-        if _is_silent(objects, key, node, now, grace):
-            node = _mark_unknown(objects, key, node)
-        taints = taints_for(node, objects.timestamp())
-        if taints != ((node.get("spec") or {}).get("taints") or []):
-            objects.patch(NODES, key, {"spec": {"taints": taints or None}}, manager=_MANAGER)
+    for_each(objects, NODES, _NAME, lambda key, node: _follow_node(objects, key, node, now, grace))
+
+
+def _follow_node(objects: Objects, key: Key, node: Json, now: datetime, grace: float) -> None:
+    if _is_silent(objects, key, node, now, grace):
+        node = _mark_unknown(objects, key, node)
+    taints = taints_for(node, objects.timestamp())
+    if taints != ((node.get("spec") or {}).get("taints") or []):
+        objects.patch(NODES, key, {"spec": {"taints": taints or None}}, manager=_MANAGER)
 
 
 def _is_silent(objects: Objects, key: Key, node: Json, now: datetime, grace: float) -> bool:
@@ -76,13 +80,16 @@ def _mark_unknown(objects: Objects, key: Key, node: Json) -> Json:
 
 def evict_pods(objects: Objects, now: datetime) -> None:
     """Deletes pods on nodes with a NoExecute taint, at once or when they have tolerated it long enough."""
-    for key, one in objects.storage.all(NODES):
-        taints = [taint for taint in (one.document.get("spec") or {}).get("taints") or () if _evicts(taint)]
-        for pod_key, pod in objects.storage.all(PODS) if taints else ():
-            spec = pod.document["spec"]
-            is_here = spec.get("nodeName") == key.name and not pod.document["metadata"].get("deletionTimestamp")
-            if is_here and not all(_is_tolerated(taint, spec.get("tolerations") or [], now) for taint in taints):
-                objects.delete(PODS, pod_key, {})
+    for_each(objects, NODES, _NAME, lambda key, node: _evict_pods(objects, key, node, now))
+
+
+def _evict_pods(objects: Objects, key: Key, node: Json, now: datetime) -> None:
+    taints = [taint for taint in (node.get("spec") or {}).get("taints") or () if _evicts(taint)]
+    for pod_key, pod in objects.storage.all(PODS) if taints else ():
+        spec = pod.document["spec"]
+        is_here = spec.get("nodeName") == key.name and not pod.document["metadata"].get("deletionTimestamp")
+        if is_here and not all(_is_tolerated(taint, spec.get("tolerations") or [], now) for taint in taints):
+            objects.delete(PODS, pod_key, {})
 
 
 def _evicts(taint: Json) -> bool:

@@ -17,6 +17,7 @@ from imex_sandbox.embedded.patches import apply, changed_leaves, merge, with_man
 from imex_sandbox.embedded.statuses import (
     ApiError,
     Json,
+    Undecodable,
     already_exists,
     conflict,
     invalid,
@@ -82,7 +83,7 @@ class Objects:
         self, kind: Kind, namespace: str, body: Json, manager: str = "", operation: str = "Update"
     ) -> Stored:
         given = dict(body.get("metadata") or {})
-        if given.get("namespace", namespace) != namespace:
+        if (given.get("namespace") or namespace) != namespace:
             cause = "the namespace of the provided object does not match the namespace sent on the request"
             raise ApiError(400, cause)
         name = given.get("name") or self._generated_name(given.get("generateName", ""))
@@ -202,6 +203,7 @@ class Objects:
         return self.storage.put(kind, key, document)
 
     def _replace(self, kind: Kind, key: Key, live: Json, after: Json, subresource: str, manager: str) -> Stored:
+        check_head(kind, after)
         _check_name(key, after.get("metadata") or {})
         self._check_preconditions(kind, key, live, after.get("metadata") or {})
         if subresource == "status":
@@ -276,6 +278,17 @@ class Objects:
         return (self.now() + timedelta(seconds=later)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def check_head(kind: Kind, body: Json) -> None:
+    """What is needed to know which object a body is. Raises Undecodable."""
+    metadata = body.get("metadata")
+    what = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: json: metadata'
+    if not isinstance(metadata, dict | None):
+        raise Undecodable(f"{what} is not an object")
+    for field in ("name", "generateName", "namespace"):
+        if not isinstance((metadata or {}).get(field), str | None):
+            raise Undecodable(f"{what}.{field} is not a string")
+
+
 def _check_name(key: Key, metadata: Json) -> None:
     name = metadata.get("name")
     if not name:
@@ -283,7 +296,7 @@ def _check_name(key: Key, metadata: Json) -> None:
         raise ApiError(400, cause)
     if name != key.name:
         raise ApiError(400, f"the name of the object ({name}) does not match the name on the URL ({key.name})")
-    if metadata.get("namespace", key.namespace) != key.namespace:
+    if (metadata.get("namespace") or key.namespace) != key.namespace:
         cause = "the namespace of the provided object does not match the namespace sent on the request"
         raise ApiError(400, cause)
 

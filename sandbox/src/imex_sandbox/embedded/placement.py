@@ -17,6 +17,7 @@ _UNITS = {
     "u": Decimal("0.000001"),
     "n": Decimal("0.000000001"),
 }
+_LARGEST_EXPONENT = 1000
 _QUANTITY = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
 
 
@@ -58,6 +59,11 @@ def quantity(text: str) -> Decimal:
         if text.endswith(suffix):
             return Decimal(text.removesuffix(suffix)) * factor
     return Decimal(text)
+
+
+def is_in_range(amount: Decimal) -> bool:
+    """Others would keep a processor busy for minutes, also that of a real API server."""
+    return not amount or abs(amount.adjusted()) <= _LARGEST_EXPONENT
 
 
 def obstacle(pod: Json, node: Json, cluster: Nodes) -> str:
@@ -229,8 +235,6 @@ def _matching(term: Json, pod: Json, cluster: Nodes) -> list[Json]:
 
 
 def _selects(term: Json, owner: Json, other: Json) -> bool:
-    if term.get("namespaceSelector"):
-        raise Unschedulable("a namespaceSelector with labels is not supported by the embedded scheduler")
     names = set(term.get("namespaces") or ())
     if "namespaceSelector" not in term and not names:
         names = {owner["metadata"]["namespace"]}

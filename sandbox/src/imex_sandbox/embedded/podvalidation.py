@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from imex_sandbox.embedded.placement import quantity
-from imex_sandbox.embedded.statuses import ApiError, Json
+from imex_sandbox.embedded.placement import is_in_range, quantity
+from imex_sandbox.embedded.statuses import Json, Undecodable
 
 _ALPHANUMERIC = "alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character"
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -93,9 +93,12 @@ def _amounts(limits: Json, requests: Json, path: str) -> Iterator[str]:
             where = f"{path}.{field}[{name}]: Invalid value:"
             if "/" not in name and name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
                 yield f"{where} {to_json(name)}: must be a standard resource for containers"
-            if quantity(str(amount)) < 0:
+            value = quantity(str(amount))
+            if not is_in_range(value):
+                yield f"{where} {to_json(amount)}: is out of range"
+            elif value < 0:
                 yield f"{where} {to_json(amount)}: must be greater than or equal to 0"
-            elif "/" in name and quantity(str(amount)) % 1:
+            elif "/" in name and value != value.to_integral_value():
                 yield f"{where} {to_json(amount)}: must be an integer"
     for name, amount in requests.items():
         limit = limits.get(name)
@@ -161,11 +164,12 @@ def _keys(expressions: Iterable[Json] | None) -> list[str]:
 
 
 def _objects(value: Any, path: str) -> Iterator[tuple[str, Json]]:
-    """All that are inside, with their paths."""
+    """All that are inside, with their paths. The keys of `matchLabels` are those of users, not fields."""
     if isinstance(value, dict):
         yield path, value
         for name, inner in value.items():
-            yield from _objects(inner, f"{path}.{name}")
+            if name != "matchLabels":
+                yield from _objects(inner, f"{path}.{name}")
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from _objects(inner, f"{path}[{index}]")
@@ -192,7 +196,7 @@ def unsupported_values(path: str, value: str | None, supported: Iterable[str]) -
 def label_causes(path: str, labels: Mapping[str, Any]) -> Iterator[str]:
     for key, value in labels.items():
         if not isinstance(value, str):
-            raise ApiError(400, f"{path}: {to_json(value)} is not a string")
+            raise Undecodable(f"{path}: {to_json(value)} is not a string")
         if bad := key_cause(key):
             yield f"{path}: {bad}"
         if len(value) > 63:

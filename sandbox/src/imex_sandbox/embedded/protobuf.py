@@ -50,6 +50,16 @@ _TOKEN: Message = {
     4: Field("expirationSeconds", "int"),
 }
 
+_PRECONDITIONS = {1: Field("uid"), 2: Field("resourceVersion")}
+_DELETE_OPTIONS: Message = {
+    1: Field("gracePeriodSeconds", "int"),
+    2: Field("preconditions", _PRECONDITIONS),
+    3: Field("orphanDependents", "bool"),
+    4: Field("propagationPolicy"),
+    5: Field("dryRun", repeated=True),
+}
+"""Of every group: `kubectl drain` sends them."""
+
 _KINDS: dict[tuple[str, str], Message] = {
     ("v1", "Namespace"): {
         **_HEAD,
@@ -90,12 +100,13 @@ def decode(body: bytes) -> Json:
         envelope = dict(_fields(body[len(_MAGIC) :]))
         head = {number: value.decode() for number, value in _fields(envelope[1])}
         identity = head.get(1, ""), head.get(2, "")
-        if identity not in _KINDS:
+        fields = _DELETE_OPTIONS if identity[1] == "DeleteOptions" else _KINDS.get(identity)
+        if fields is None:
             cause = (
                 f"a {identity[1]} in protobuf is not supported by the embedded API: use kubectl apply or kubectl"
             )
             raise ApiError(415, f"{cause} create with a file (-f)")
-        return {"apiVersion": identity[0], "kind": identity[1], **_message(envelope.get(2, b""), _KINDS[identity])}
+        return {"apiVersion": identity[0], "kind": identity[1], **_message(envelope.get(2, b""), fields)}
     except (IndexError, KeyError, UnicodeDecodeError, AttributeError) as error:
         raise ApiError(400, "the body of the request is malformed protobuf") from error
 

@@ -1,6 +1,7 @@
 """HTTP requests of the API, without HTTP: method, path, query and body in; a body or a watch out."""
 
 import base64
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,9 +11,9 @@ import yaml
 
 from imex_sandbox.embedded.events import from_core, to_core
 from imex_sandbox.embedded.kinds import CORE_EVENTS, EVENTS, PODS, Kind, Kinds
-from imex_sandbox.embedded.objects import Objects
+from imex_sandbox.embedded.objects import Objects, check_head
 from imex_sandbox.embedded.selectors import selector
-from imex_sandbox.embedded.statuses import ApiError, Json, conflict, expired, not_supported
+from imex_sandbox.embedded.statuses import ApiError, Json, Undecodable, conflict, invalid, not_supported
 from imex_sandbox.embedded.storage import Key, Stored
 from imex_sandbox.embedded.tables import Tables
 from imex_sandbox.embedded.watches import Watch
@@ -160,7 +161,12 @@ def _answer(objects: Objects, target: Target, request: Request, rendering: Rende
         case "POST", True if target.subresource == "binding":
             return Response(201, _bind(objects, key, _object(request.body)))
         case "PATCH", True:
-            stored, is_new = _patched(objects, target, request)
+            try:
+                stored, is_new = _patched(objects, target, request)
+            except Undecodable as error:
+                if request.content_type == _APPLY_PATCH:
+                    raise
+                raise ApiError(422, f"patch: Invalid value: {error}") from error
             return Response(201 if is_new else 200, rendering.one(stored))
         case "PUT", True:
             body, part = _incoming(target, _object(request.body)), target.subresource
@@ -182,7 +188,7 @@ def _patched(objects: Objects, target: Target, request: Request) -> tuple[Stored
         operations = msgspec.json.decode(request.body, type=list[Json])
         return objects.json_patch(kind, key, operations, subresource=part, manager=request.manager), False
     if content_type == _APPLY_PATCH:
-        body, force = _incoming(target, yaml.safe_load(request.body)), request.query.get("force") == "true"
+        body, force = _incoming(target, _applied(request.body)), request.query.get("force") == "true"
         _check_identity(target, body)
         return objects.apply(kind, key, body, manager=request.manager, force=force, subresource=part)
     patch = _object(request.body) if content_type in (_MERGE_PATCH, _STRATEGIC_PATCH) else {}
@@ -193,6 +199,15 @@ def _patched(objects: Objects, target: Target, request: Request) -> tuple[Stored
     if content_type == _STRATEGIC_PATCH:
         return objects.strategic_patch(kind, key, patch, subresource=part, manager=request.manager), False
     raise not_supported(f"a patch of type {request.content_type}")
+
+
+def _applied(body: bytes) -> Json:
+    applied = yaml.safe_load(body)
+    if applied is None:
+        raise ApiError(400, "invalid object type: /, Kind=")
+    if not isinstance(applied, dict):
+        raise ApiError(400, f"error decoding YAML: {type(applied).__name__} is not a map")
+    return applied
 
 
 def _check_identity(target: Target, body: Json) -> None:
@@ -209,6 +224,15 @@ def _check_identity(target: Target, body: Json) -> None:
 
 
 def _incoming(target: Target, body: Json) -> Json:
+    """Raises ApiError if the body is of another kind than the path. A body without kind is of that of the path."""
+    kinds = (target.served, target.kind)
+    kind, version = body.get("kind") or target.served.kind, body.get("apiVersion") or target.served.api_version
+    if target.kind.is_custom and kind != target.served.kind:
+        cause = f"kind: Invalid value: {msgspec.json.encode(kind).decode()}: must be {target.served.kind}"
+        raise invalid(target.served, (body.get("metadata") or {}).get("name") or "", cause)
+    if (version, kind) not in [(one.api_version, one.kind) for one in kinds]:
+        raise Undecodable(f"{kind} in version {version!r} cannot be handled as a {target.served.kind}")
+    check_head(target.served, body)
     return from_core(body) if target.served is CORE_EVENTS else body
 
 
@@ -241,37 +265,35 @@ def _delete_all(objects: Objects, target: Target, request: Request, rendering: R
     options = _delete_options(request)
     deleted = [
         objects.delete(target.kind, key, options)
-        for key, _ in _selected(objects, target, request.query, rendering.convert)
+        for key, _ in _selected(objects, target, request.query, rendering.convert, objects.storage.version)
     ]
     return rendering.many(deleted, {"resourceVersion": str(objects.storage.version)})
 
 
 def _selected(
-    objects: Objects, target: Target, query: dict[str, str], convert: Callable[[Json], Json]
+    objects: Objects, target: Target, query: dict[str, str], convert: Callable[[Json], Json], version: int
 ) -> list[tuple[Key, Stored]]:
     fields = query.get("fieldSelector", "")
-    if target.name:
-        fields = f"metadata.name={target.name}"
     matches = selector(target.served, query.get("labelSelector", ""), fields)
-    return [one for one in objects.storage.all(target.kind, target.namespace) if matches(convert(one[1].document))]
+    found = objects.storage.all_at(version, target.kind, target.namespace)
+    return [one for one in found if matches(convert(one[1].document))]
 
 
 def _list(objects: Objects, target: Target, query: dict[str, str], rendering: Rendering) -> bytes:
-    storage = objects.storage
-    found = _selected(objects, target, query, rendering.convert)
-    version = str(storage.version)
-    if query.get("resourceVersionMatch") == "Exact" and query.get("resourceVersion") != version:
-        raise expired(f"the objects of the resource version {query.get('resourceVersion')} are not kept")
+    version, after = objects.storage.version, None
+    if query.get("resourceVersionMatch") == "Exact":
+        version = _version(query)
     if token := query.get("continue"):
         version, after = _decode_token(token)
-        # A real API server answers all pages from one version. This one can only if nothing has changed since.
-        if version != str(storage.version):
-            raise expired("the provided continue parameter is too old: the objects have changed")
+    elif query.get("resourceVersion"):
+        _version(query)
+    found = _selected(objects, target, query, rendering.convert, version)
+    if after:
         found = [(key, one) for key, one in found if key > after]
     limit = _number(query, "limit")
     limit = limit if limit > 0 else len(found)
     page, rest = found[:limit], found[limit:]
-    metadata: Json = {"resourceVersion": version}
+    metadata: Json = {"resourceVersion": str(version)}
     if rest:
         metadata["continue"] = _token(version, page[-1][0])
         if not query.get("labelSelector") and not query.get("fieldSelector"):
@@ -282,9 +304,11 @@ def _list(objects: Objects, target: Target, query: dict[str, str], rendering: Re
 def _watch(objects: Objects, target: Target, request: Request, rendering: Rendering) -> Watch:
     query, namespace = request.query, target.namespace
     _number(query, "timeoutSeconds")
+    if query.get("resourceVersion"):
+        _version(query)
     fields = query.get("fieldSelector", "")
     if target.name:
-        fields = f"metadata.name={target.name}"
+        fields = "metadata.name=" + re.sub(r"([\\,=])", r"\\\1", target.name)
     matches = selector(target.served, query.get("labelSelector", ""), fields)
     converted = matches if rendering.is_plain else lambda document: matches(rendering.convert(document))
     watch = Watch(
@@ -308,17 +332,29 @@ def _object(body: bytes) -> Json:
     return msgspec.json.decode(body, type=dict)
 
 
-def _token(version: str, key: Key) -> str:
+def _token(version: int, key: Key) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode([version, *key])).decode()
 
 
-def _decode_token(token: str) -> tuple[str, Key]:
+def _decode_token(token: str) -> tuple[int, Key]:
     try:
-        decoded = msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[str, str, str])
+        decoded = msgspec.json.decode(base64.urlsafe_b64decode(token), type=tuple[int, str, str])
     except (ValueError, msgspec.MsgspecError) as error:
         raise ApiError(400, f"invalid continue token: continue key is not valid: {error}") from error
     version, namespace, name = decoded
     return version, Key(namespace, name)
+
+
+def _version(query: dict[str, str]) -> int:
+    text = query.get("resourceVersion", "")
+    if not re.fullmatch("[0-9]+", text):
+        where = f'resourceVersion: Invalid value: "{text}"'
+        # A real API server answers watches so, too, but with 500.
+        raise ApiError(
+            500 if query.get("watch") else 400,
+            f'invalid resource version: {where}: strconv.ParseUint: parsing "{text}": invalid syntax',
+        )
+    return int(text)
 
 
 def _number(query: dict[str, str], name: str) -> int:

@@ -1,16 +1,23 @@
-"""Assigns pods to nodes, and devices to their claims. One pod at a time, in the order of their creation."""
+"""Assigns pods to nodes, and devices to their claims. One pod at a time, the oldest first.
+
+Of pods that were created in the same second, the one that was changed first is the first.
+"""
 
 from typing import NamedTuple
+
+import structlog
 
 from imex_sandbox.embedded import placement
 from imex_sandbox.embedded.allocation import DELETE_PROTECTION, Unschedulable, allocate, devices_for, fits, in_use
 from imex_sandbox.embedded.claims import claim_names
-from imex_sandbox.embedded.events import record
+from imex_sandbox.embedded.events import failure, record
 from imex_sandbox.embedded.kinds import CLAIMS, CLASSES, NODES, PODS, SLICES
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.placement import Nodes
 from imex_sandbox.embedded.statuses import Json
 from imex_sandbox.embedded.storage import Key
+
+log = structlog.get_logger()
 
 _MANAGER = "embedded-scheduler"
 _NAME = "default-scheduler"
@@ -38,21 +45,30 @@ def schedule(objects: Objects) -> int:
         # As kube-scheduler does, it says nothing of a pod whose claims are not created yet.
         and None not in claim_names(one.document).values()
     ]
-    waiting.sort(key=lambda one: int(one[1]["metadata"]["resourceVersion"]))
+    waiting.sort(key=_age)
     assigned = 0
     cluster = _nodes(objects) if waiting else Nodes([], {})
     for key, pod in waiting:
         try:
             decision = _decide(objects, key, pod, cluster)
+            _assign(objects, key, pod, decision)
         except Unschedulable as reason:
             _report(objects, key, pod, str(reason))
+        except Exception as error:
+            # A pod, a claim or a device that cannot be handled must not stop the others.
+            if _report(objects, key, pod, failure(error)):
+                log.exception("a pod cannot be scheduled", namespace=key.namespace, name=key.name)
         else:
-            _assign(objects, key, pod, decision)
             cluster.add(decision.node, pod)
             assigned += 1
             if assigned == _AT_ONCE:
                 break  # so that the API answers in between; the next pass goes on
     return assigned
+
+
+def _age(waiting: tuple[Key, Json]) -> tuple[str, int]:
+    metadata = waiting[1]["metadata"]
+    return metadata["creationTimestamp"], int(metadata["resourceVersion"])
 
 
 def _decide(objects: Objects, key: Key, pod: Json, cluster: Nodes) -> Decision:
@@ -161,10 +177,11 @@ def _assign(objects: Objects, key: Key, pod: Json, decision: Decision) -> None:
     record(objects, pod, "Normal", "Scheduled", message, _NAME)
 
 
-def _report(objects: Objects, key: Key, pod: Json, message: str) -> None:
+def _report(objects: Objects, key: Key, pod: Json, message: str) -> bool:
+    """Returns whether this is new."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     _set_condition(objects, key, condition)
-    record(objects, pod, "Warning", "FailedScheduling", message, _NAME)
+    return record(objects, pod, "Warning", "FailedScheduling", message, _NAME)
 
 
 def _set_condition(objects: Objects, key: Key, condition: Json) -> None:

@@ -30,6 +30,9 @@ Predicate = Callable[[Json], bool]
 
 _SET_BASED = re.compile(r"^(?P<key>\S+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)$")
 _EQUALITY = re.compile(r"^(?P<key>[\w./-]+)\s*(?P<operator>!=|==|=)\s*(?P<value>[\w./-]*)$")
+_FIELD = re.compile(r"(?P<key>.*?)(?P<operator>!=|==|=)(?P<value>.*)", re.DOTALL)
+_TERM = re.compile(r"(?:\\.|[^,\\])+", re.DOTALL)
+"""Of field selectors: in their values a comma, an equals sign and a backslash are escaped."""
 
 
 @lru_cache(1024)
@@ -38,7 +41,7 @@ def selector(kind: Kind, labels: str, fields: str) -> Predicate:
     supported = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()))
     supported += _FIELDS.get(kind.qualified, ())
     terms = [_label_term(term) for term in _split(labels)]
-    terms += [_field_term(term, supported) for term in _split(fields)]
+    terms += [_field_term(term, supported) for term in _TERM.findall(fields)]
     return lambda obj: all(term(obj) for term in terms)
 
 
@@ -62,10 +65,13 @@ def _label_term(term: str) -> Predicate:
 
 
 def _field_term(term: str, supported: tuple[str, ...]) -> Predicate:
-    match = _EQUALITY.match(term)
+    match = _FIELD.fullmatch(term)
     if match is None:
         raise ApiError(400, f"invalid selector: {term!r}; can't understand it")
-    key, value, equal = match["key"], match["value"], match["operator"] != "!="
+    key, equal = match["key"], match["operator"] != "!="
+    if re.search(r"[=\\]", re.sub(r"\\[\\,=]", "", match["value"])):
+        raise ApiError(400, f"invalid field selector: {term!r}: an equals sign or a backslash must be escaped")
+    value = re.sub(r"\\(.)", r"\1", match["value"])
     if key not in supported:
         raise ApiError(400, f"field label not supported: {key}")
     return lambda obj: (_field(obj, key) == value) is equal

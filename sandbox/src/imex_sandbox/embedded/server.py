@@ -89,12 +89,17 @@ class Server:
             await runner.cleanup()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
+        try:
+            body = await http.read()
+        except web.HTTPRequestEntityTooLarge:
+            error = ApiError(413, f"Request entity too large: limit is {_BODY_LIMIT}")
+            return web.json_response(error.status, status=error.code)
         request = Request(
             http.method,
             http.path,
             dict(http.query),
             http.content_type,
-            await http.read(),
+            body,
             http.headers.get("User-Agent", ""),
             http.headers.get("Accept", ""),
         )
@@ -120,7 +125,7 @@ class Server:
         response = web.Response(status=answered.code, body=answered.body)
         response.headers["Content-Type"] = answered.content_type
         for text in noticed:
-            escaped = text.replace('"', '\\"')
+            escaped = text.replace("\\", "\\\\").replace('"', '\\"')
             response.headers.add("Warning", f'299 - "{escaped}"')
         return response
 

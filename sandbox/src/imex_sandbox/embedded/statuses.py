@@ -15,6 +15,7 @@ _REASONS = {
     406: "NotAcceptable",
     409: "Conflict",
     410: "Expired",
+    413: "RequestEntityTooLarge",
     415: "UnsupportedMediaType",
     422: "Invalid",
     429: "TooManyRequests",
@@ -39,6 +40,13 @@ class ApiError(Exception):
             "code": code,
             **({"details": details} if details else {}),
         }
+
+
+class Undecodable(ApiError):
+    """A body that is not of its type: a bad request, or an invalid patch (422)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(400, message)
 
 
 def not_found(plural: str, name: str) -> ApiError:

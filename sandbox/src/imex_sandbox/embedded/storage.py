@@ -64,6 +64,19 @@ class Storage:
             found = self._sorted[kind] = sorted(self._objects.get(kind, {}).items(), key=itemgetter(0))
         return [one for one in found if one[0].namespace == namespace] if namespace else found.copy()
 
+    def all_at(self, version: int, kind: Kind, namespace: str = "") -> list[tuple[Key, Stored]]:
+        """As they were at this version. Raises 410 if the history does not reach back to it."""
+        if version == self.version:
+            return self.all(kind, namespace)
+        found = dict(self.all(kind, namespace))
+        for change in reversed(self.changes_since(version)):
+            if change.kind == kind and namespace in ("", change.key.namespace):
+                if change.old is None:
+                    found.pop(change.key, None)
+                else:
+                    found[change.key] = change.old
+        return sorted(found.items(), key=itemgetter(0))
+
     def content_of(self, namespace: str) -> list[tuple[Kind, Key]]:
         return [
             (kind, key) for kind, found in self._objects.items() for key in found if key.namespace == namespace

@@ -4,12 +4,14 @@ What would be accepted without the effect that users expect is refused with 501.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from imex_sandbox.embedded.builtin import pod_spec, quantity_text
-from imex_sandbox.embedded.kinds import NODES, PODS, Kind
+from imex_sandbox.embedded.kinds import CLASSES, NODES, PODS, Kind
 from imex_sandbox.embedded.labels import labels_of, matches
+from imex_sandbox.embedded.placement import is_in_range, quantity
 from imex_sandbox.embedded.podvalidation import key_cause, label_causes, pod_causes, to_json, unsupported_values
-from imex_sandbox.embedded.statuses import ApiError, Json, invalid, not_supported
+from imex_sandbox.embedded.statuses import ApiError, Json, Undecodable, invalid, not_supported
 
 _NOT_NEGATIVE = {
     "jobs": ("parallelism", "completions", "backoffLimit", "ttlSecondsAfterFinished"),
@@ -52,9 +54,16 @@ _POD_UPDATE = (
 
 
 def check_metadata(kind: Kind, metadata: Json) -> None:
+    for key, value in (metadata.get("annotations") or {}).items():
+        if not isinstance(value, str):
+            raise Undecodable(f"metadata.annotations[{key}]: {to_json(value)} is not a string")
     causes = [
         *label_causes("metadata.labels", metadata.get("labels") or {}),
-        *(f"metadata.annotations: {bad}" for key in metadata.get("annotations") or () if (bad := key_cause(key))),
+        *(
+            f"metadata.annotations: {bad}"
+            for key in metadata.get("annotations") or ()
+            if (bad := key_cause(key.lower()))
+        ),
     ]
     if causes:
         raise invalid(kind, metadata["name"], *causes)
@@ -73,7 +82,9 @@ def check(kind: Kind, document: Json, old: Json | None) -> None:
     if kind is NODES:
         for amounts in ("allocatable", "capacity"):
             for amount in ((document.get("status") or {}).get(amounts) or {}).values():
-                quantity_text(amount)
+                if not is_in_range(quantity(quantity_text(amount))):
+                    cause = f"status.{amounts}: Invalid value: {to_json(amount)}: is out of range"
+                    raise invalid(kind, document["metadata"]["name"], cause)
 
 
 def _causes(kind: Kind, document: Json, spec: Json, before: Json | None) -> Iterator[str]:
@@ -84,10 +95,20 @@ def _causes(kind: Kind, document: Json, spec: Json, before: Json | None) -> Iter
         yield from pod_causes(spec, "spec", labels_of(document) if before is None else None)
     if kind.plural in ("jobs", "statefulsets", "daemonsets"):
         yield from _template(kind, document, spec)
+    if kind.plural in ("resourceclaims", "resourceclaimtemplates"):
+        is_template = kind.plural == "resourceclaimtemplates"
+        yield from _claim(spec["spec"] if is_template else spec, "spec.spec" if is_template else "spec")
+    if kind is CLASSES:
+        yield from _selectors(spec.get("selectors"), "spec.selectors")
     if before is None:
         return
     if kind is PODS and _fixed(spec) != _fixed(before):
         yield _POD_UPDATE
+    gates = [one["name"] for one in before.get("schedulingGates") or ()]
+    for index, gate in enumerate(spec.get("schedulingGates") or () if kind is PODS else ()):
+        if gate["name"] not in gates:
+            what = f"only deletion is allowed, but found new scheduling gate '{gate['name']}'"
+            yield f"spec.schedulingGates[{index}].name: Forbidden: {what}"
     if kind is PODS and any(one not in spec["tolerations"] for one in before["tolerations"]):
         yield "spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds"
     others = {field for field in (*spec, *before) if field not in _MUTABLE_OF_STATEFUL_SETS}
@@ -100,6 +121,32 @@ def _causes(kind: Kind, document: Json, spec: Json, before: Json | None) -> Iter
         # Some fields of the template of a suspended Job can be changed, which is not supported.
         if value != old and not (field == "template" and before["suspend"]):
             yield f"spec.{field}".rstrip(".") + f": Invalid value: {to_json(value)}: field is immutable"
+
+
+def _claim(spec: Json, path: str) -> Iterator[str]:
+    """What the scheduler relies on."""
+    for index, request in enumerate((spec.get("devices") or {}).get("requests") or ()):
+        where, exactly = f"{path}.devices.requests[{index}]", request.get("exactly")
+        if exactly is None:
+            if not request.get("firstAvailable"):
+                yield f"{where}: Required value: exactly one of `exactly` or `firstAvailable` is required"
+            continue
+        mode, count = exactly["allocationMode"], exactly.get("count")
+        yield from unsupported_values(f"{where}.exactly.allocationMode", mode, ("All", "ExactCount"))
+        if mode == "All" and count:
+            what = f"{count}: must not be specified when allocationMode is 'All'"
+            yield f"{where}.exactly.count: Invalid value: {what}"
+        elif mode == "ExactCount" and count <= 0:
+            yield f"{where}.exactly.count: Invalid value: {count}: must be greater than zero"
+        if not exactly.get("deviceClassName"):
+            yield f"{where}.exactly.deviceClassName: Required value"
+        yield from _selectors(exactly.get("selectors"), f"{where}.exactly.selectors")
+
+
+def _selectors(selectors: list[Json] | None, path: str) -> Iterator[str]:
+    for index, selector in enumerate(selectors or ()):
+        if not selector.get("cel"):
+            yield f"{path}[{index}].cel: Required value"
 
 
 def _template(kind: Kind, document: Json, spec: Json) -> Iterator[str]:
@@ -137,9 +184,17 @@ def _unsupported(kind: Kind, spec: Json) -> str:
             return "a Service with a cluster IP (set clusterIP: None)"
         case "pods" if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()):
             return "a Pod with a PersistentVolumeClaim"
+        case "pods" if _selects_namespaces(spec.get("affinity") or {}):
+            return "a Pod with an affinity that selects namespaces by labels"
         case "jobs" | "statefulsets":
             return _unsupported(PODS, spec["template"].get("spec") or {})
     return ""
+
+
+def _selects_namespaces(affinity: Any) -> bool:
+    if isinstance(affinity, dict):
+        return bool(affinity.get("namespaceSelector")) or any(map(_selects_namespaces, affinity.values()))
+    return isinstance(affinity, list) and any(map(_selects_namespaces, affinity))
 
 
 def _unsupported_change(kind: Kind, spec: Json, before: Json) -> str:

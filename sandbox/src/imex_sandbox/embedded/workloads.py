@@ -4,58 +4,75 @@ import re
 from datetime import datetime
 
 from imex_sandbox.embedded.claims import has_ended
-from imex_sandbox.embedded.events import record
+from imex_sandbox.embedded.events import for_each, record
 from imex_sandbox.embedded.kinds import JOBS, PODS, STATEFUL_SETS, Kind
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.statuses import ApiError, Json
-from imex_sandbox.embedded.storage import Key
+from imex_sandbox.embedded.storage import Key, owners
 
 _MANAGER = "embedded-controllers"
+_TRACKING = "batch.kubernetes.io/job-tracking"
+"""The finalizer of a pod that its Job has not counted yet."""
 
 
 def follow_jobs(objects: Objects) -> None:
-    for key, one in objects.storage.all(JOBS):
-        job = one.document
-        status = job.get("status") or {}
-        if job["metadata"].get("deletionTimestamp"):
-            continue
-        pods = owned(objects, job, key.namespace)
-        if _finished(status):
-            _clean_up(objects, key, job, pods)
-            continue
-        set_status(objects, JOBS, key, job, job_status(job, pods, objects.timestamp()))
-        for _ in range(missing_pods(job, pods)):
-            _create(objects, key, job, {"generateName": f"{key.name}-"})
+    for_each(objects, JOBS, "job-controller", lambda key, job: _follow_job(objects, key, job))
+    found = [one.document["metadata"] for _, one in objects.storage.all(JOBS)]
+    # Deleted in the foreground, a Job waits for its pods, and they would wait for it to count them.
+    jobs = {metadata["uid"] for metadata in found if not metadata.get("deletionTimestamp")}
+    for key, one in objects.storage.all(PODS):
+        if _is_tracked(one.document) and jobs.isdisjoint(owners(one.document)):
+            _untrack(objects, key, one.document)
 
 
-def _clean_up(objects: Objects, key: Key, job: Json, pods: list[Json]) -> None:
-    """Of a Job that has ended: pods that still run, and the Job itself when its time is over."""
+def _follow_job(objects: Objects, key: Key, job: Json) -> None:
+    if job["metadata"].get("deletionTimestamp"):
+        return
+    pods = owned(objects, job, key.namespace)
+    if not _finished(job.get("status") or {}):
+        status = job_status(job, pods, objects.timestamp())
+        set_status(objects, JOBS, key, job, status)
+        for pod in pods:
+            if _is_tracked(pod) and _is_over(pod):
+                _untrack(objects, _key(pod), pod)
+        for _ in range(0 if _finished(status) else missing_pods(job, status)):
+            _create(objects, key, job, {"generateName": f"{key.name}-", "finalizers": [_TRACKING]})
+        return
     for pod in pods:
-        if not has_ended(pod) and not pod["metadata"].get("deletionTimestamp"):
-            objects.delete(PODS, Key(key.namespace, pod["metadata"]["name"]), {})
+        if _is_tracked(pod):
+            _untrack(objects, _key(pod), pod)
+        if not _is_over(pod):
+            objects.delete(PODS, _key(pod), {})
+    _delete_expired(objects, key, job)
+
+
+def _delete_expired(objects: Objects, key: Key, job: Json) -> None:
     seconds = job["spec"].get("ttlSecondsAfterFinished")
     ended = max(one["lastTransitionTime"] for one in job["status"]["conditions"])
     if seconds is not None and (objects.now() - datetime.fromisoformat(ended)).total_seconds() >= seconds:
         objects.delete(JOBS, key, {})
 
 
-def missing_pods(job: Json, pods: list[Json]) -> int:
+def missing_pods(job: Json, status: Json) -> int:
     """How many pods to create now."""
-    spec = job["spec"]
-    failed, succeeded, active = _counts(pods)
-    if spec["suspend"] or failed > spec["backoffLimit"] or _restarted_too_often(job, pods):
-        return 0
-    completions = spec.get("completions")
-    left: int = spec["parallelism"] if completions is None else completions - succeeded
+    spec, active, succeeded = job["spec"], status.get("active", 0), status.get("succeeded", 0)
     parallelism: int = spec["parallelism"]
-    return max(0, min(parallelism, left) - active)
+    completions = spec.get("completions")
+    if spec["suspend"] or (completions is None and succeeded):
+        return 0
+    left: int = parallelism if completions is None else completions - succeeded
+    missing: int = min(parallelism, left) - active
+    return max(0, missing)
 
 
 def job_status(job: Json, pods: list[Json], now: str) -> Json:
+    """Pods are counted once, while they have the finalizer; afterwards they may be deleted."""
     spec, before = job["spec"], job.get("status") or {}
-    failed, succeeded, active = _counts(pods)
+    ended = [pod for pod in pods if _is_tracked(pod) and _is_over(pod)]
+    new = sum(pod["status"].get("phase") == "Succeeded" for pod in ended)
+    succeeded, failed = before.get("succeeded", 0) + new, before.get("failed", 0) + len(ended) - new
+    active = sum(not _is_over(pod) for pod in pods)
     status: Json = {
-        "startTime": before.get("startTime", now),
         "ready": sum(is_ready(pod) for pod in pods if not has_ended(pod)),
         "terminating": sum(1 for pod in pods if pod["metadata"].get("deletionTimestamp")),
         "uncountedTerminatedPods": {},
@@ -63,16 +80,50 @@ def job_status(job: Json, pods: list[Json], now: str) -> Json:
     for name, count in (("active", active), ("succeeded", succeeded), ("failed", failed)):
         if count:
             status[name] = count
+    conditions = _suspension(spec, before, now)
+    if not spec["suspend"]:
+        status["startTime"] = before.get("startTime", now)
     wanted = spec.get("completions")
     is_complete = succeeded >= wanted if wanted is not None else bool(succeeded) and not active
     if is_complete:
         status["completionTime"] = now
         reason = ("CompletionsReached", "Reached expected number of succeeded pods")
-        status["conditions"] = [_condition(kind, now, *reason) for kind in ("SuccessCriteriaMet", "Complete")]
+        conditions += [_condition(kind, now, *reason) for kind in ("SuccessCriteriaMet", "Complete")]
     elif failed > spec["backoffLimit"] or _restarted_too_often(job, pods):
         reason = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
-        status["conditions"] = [_condition(kind, now, *reason) for kind in ("FailureTarget", "Failed")]
-    return status
+        conditions += [_condition(kind, now, *reason) for kind in ("FailureTarget", "Failed")]
+    return {**status, **({"conditions": conditions} if conditions else {})}
+
+
+def _suspension(spec: Json, before: Json, now: str) -> list[Json]:
+    """The condition of a Job that is suspended, or was when it was created."""
+    found = [one for one in before.get("conditions") or () if one["type"] == "Suspended"]
+    if spec["suspend"]:
+        return found or [_condition("Suspended", now, "JobSuspended", "Job suspended")]
+    return [
+        one
+        if one["status"] == "False"
+        else {**_condition("Suspended", now, "JobResumed", "Job resumed"), "status": "False"}
+        for one in found
+    ]
+
+
+def _is_tracked(pod: Json) -> bool:
+    return _TRACKING in (pod["metadata"].get("finalizers") or ())
+
+
+def _is_over(pod: Json) -> bool:
+    """A pod that is deleted before it has succeeded counts as failed."""
+    return has_ended(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def _untrack(objects: Objects, key: Key, pod: Json) -> None:
+    left = [one for one in pod["metadata"]["finalizers"] if one != _TRACKING]
+    objects.patch(PODS, key, {"metadata": {"finalizers": left or None}}, manager=_MANAGER)
+
+
+def _key(pod: Json) -> Key:
+    return Key(pod["metadata"]["namespace"], pod["metadata"]["name"])
 
 
 def _restarted_too_often(job: Json, pods: list[Json]) -> bool:
@@ -96,27 +147,23 @@ def _finished(status: Json) -> bool:
     )
 
 
-def _counts(pods: list[Json]) -> tuple[int, int, int]:
-    """Failed, succeeded, active."""
-    phases = [pod["status"].get("phase") for pod in pods]
-    active = sum(1 for pod in pods if not has_ended(pod) and not pod["metadata"].get("deletionTimestamp"))
-    return phases.count("Failed"), phases.count("Succeeded"), active
-
-
 def follow_stateful_sets(objects: Objects) -> None:
-    for key, one in objects.storage.all(STATEFUL_SETS):
-        wanted = one.document
-        if wanted["metadata"].get("deletionTimestamp"):
-            continue
-        pods = {pod["metadata"]["name"]: pod for pod in owned(objects, wanted, key.namespace)}
-        set_status(objects, STATEFUL_SETS, key, wanted, statefulset_status(wanted, pods))
-        create, delete = stateful_set_changes(wanted, pods)
-        for name in delete:
-            objects.delete(PODS, Key(key.namespace, name), {})
-        for name in create:
-            labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": _ordinal(name)}
-            subdomain = {"hostname": name, "subdomain": wanted["spec"].get("serviceName", "")}
-            _create(objects, key, wanted, {"name": name}, labels, subdomain)
+    controller = "statefulset-controller"
+    for_each(objects, STATEFUL_SETS, controller, lambda key, wanted: _follow_stateful_set(objects, key, wanted))
+
+
+def _follow_stateful_set(objects: Objects, key: Key, wanted: Json) -> None:
+    if wanted["metadata"].get("deletionTimestamp"):
+        return
+    pods = {pod["metadata"]["name"]: pod for pod in owned(objects, wanted, key.namespace)}
+    set_status(objects, STATEFUL_SETS, key, wanted, statefulset_status(wanted, pods))
+    create, delete = stateful_set_changes(wanted, pods)
+    for name in delete:
+        objects.delete(PODS, Key(key.namespace, name), {})
+    for name in create:
+        labels = {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": _ordinal(name)}
+        subdomain = {"hostname": name, "subdomain": wanted["spec"].get("serviceName", "")}
+        _create(objects, key, wanted, {"name": name}, labels, subdomain)
 
 
 def stateful_set_changes(wanted: Json, pods: dict[str, Json]) -> tuple[list[str], list[str]]:
@@ -159,11 +206,7 @@ def is_ready(pod: Json) -> bool:
 
 def owned(objects: Objects, owner: Json, namespace: str) -> list[Json]:
     uid = owner["metadata"]["uid"]
-    return [
-        one.document
-        for _, one in objects.storage.all(PODS, namespace)
-        if any(reference["uid"] == uid for reference in one.document["metadata"].get("ownerReferences") or ())
-    ]
+    return [one.document for _, one in objects.storage.all(PODS, namespace) if uid in owners(one.document)]
 
 
 def owner_reference(owner: Json) -> Json:

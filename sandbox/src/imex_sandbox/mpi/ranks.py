@@ -21,6 +21,18 @@ from imex_sandbox.softimex.frames import Message
 
 GRACE_SECONDS = 2.0
 NOT_FOUND = 127
+_COLLECTIVES = (
+    "all_gather",
+    "alltoall",
+    "broadcast",
+    "gather",
+    "hypercube",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+)
+_NCCL_TESTS = frozenset(f"{name}_perf" for name in (*_COLLECTIVES, "sendrecv"))
+"""Others than `all_reduce_perf`: what they measure is not simulated."""
 MAX_LINE = 8 * 1024
 """Longer lines are forwarded in pieces, so that each piece fits in a frame even after JSON escapes it."""
 
@@ -219,7 +231,16 @@ def _change_directory(directories: Sequence[str]) -> None:
 
 def _resolve(argv: Sequence[str], path: str) -> list[str]:
     """Simulated containers have no image. A program with a path that only an image has is searched by its name."""
-    program = shutil.which(argv[0], path=path) or shutil.which(Path(argv[0]).name, path=path)
+    name = Path(argv[0]).name
+    program = shutil.which(argv[0], path=path) or shutil.which(name, path=path)
     if program is None:
-        raise FileNotFoundError(f"{argv[0]} is not on the PATH of this container ({path})")
+        raise FileNotFoundError(f"{argv[0]} is not on the PATH of this container ({path}): {_advice(name)}")
     return [program, *argv[1:]]
+
+
+def _advice(name: str) -> str:
+    """The rule is for the launcher: stand-ins replace commands of containers, not programs of ranks."""
+    known = name in _NCCL_TESTS
+    cause = "of nccl-tests only all_reduce_perf has a stand-in" if known else "images are not pulled"
+    rule = f'{{command: "*{name}*", argv: [mpirun, {"all_reduce_perf" if known else "hostname"}]}}'
+    return f"{cause}; add a rule for the launcher to the file of `imex up --stand-ins`, such as {rule}"
