@@ -25,6 +25,7 @@ from tests.controller.partition import ELSEWHERE, HERE, member, nvlink_node
 
 STATUS = NVLinkPartitionStatus(generation=5, epoch=3, members=(member("a", 0), member("b", 1)))
 RECOVERING = structs.replace(STATUS, pending_reports=("a",))
+OF_THREE = structs.replace(STATUS, members=(*STATUS.members, member("c", 2)))
 
 
 def report(node: str, acknowledged: int = 3, applied: int = 5, **more: Any) -> NVLinkNode:
@@ -50,6 +51,8 @@ HIGH = report("b", acknowledged=99)
         (STATUS, [report("a"), HIGH], Counters(2, 5), {"b"}),
         (STATUS, [report("a"), report("b", acknowledged=4)], None, set()),
         (STATUS, [report("a", acknowledged=98), HIGH], None, set()),
+        (OF_THREE, [report("a"), HIGH, report("c")], None, {"b"}),
+        (OF_THREE, [report("a"), HIGH, report("c", acknowledged=98)], None, set()),
         (STATUS, [report("a"), report("b", applied=9)], None, set()),
         (STATUS, [report("a", partition=ELSEWHERE), HIGH], None, set()),
         (STATUS, [report("a"), report("b", applied=106)], None, {"b"}),
@@ -70,6 +73,8 @@ HIGH = report("b", acknowledged=99)
         "a status of another leader: a live member contradicts it",
         "a new leader: one epoch ahead is possible",
         "a new leader: all say so",
+        "a new leader: two live members contradict it",
+        "a new leader: two say so, and the third one has been Suspended",
         "a new leader: a later member list is possible",
         "a new leader: the other member is elsewhere",
         "a new leader: live members contradict the member list",

@@ -85,9 +85,11 @@ def _highest_possible(
         return highest
     # A leader that has just started does not know what its predecessor wrote. But the epoch is never more than one
     # ahead of the slowest live member (`epochs.next_epoch`), and live members apply a list within seconds. So what
-    # is far above the status contradicts members that know nothing above it.
+    # is far above the status contradicts members that know nothing above it. But if several agree, the status was
+    # restored, and the member that knows nothing was Suspended in the lost one: it is back, and its report is old.
     epoch, generation = highest[:2]
-    if min(witness.acknowledged_epoch for witness in witnesses) <= status.epoch:
+    ahead = sum(witness.acknowledged_epoch > status.epoch + 1 for witness in witnesses)
+    if ahead <= 1 and min(witness.acknowledged_epoch for witness in witnesses) <= status.epoch:
         epoch = status.epoch + 1
     above = sum(witness.applied_generation > status.generation for witness in witnesses)
     if above <= 1 and above < len(witnesses):

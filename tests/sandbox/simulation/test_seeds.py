@@ -27,8 +27,14 @@ def test_no_fault_breaks_an_invariant() -> None:
 @pytest.mark.parametrize(
     ("bug", "seed", "hours", "seen_as"),
     [
-        ("a node without its partition says that it is not a member", "37", "2", "is not a member of"),
-        ("a prepare error has the causes of all partitions", "33", "0.7", "has no free channel"),
+        (
+            "a node without its partition says that it is not a member",
+            "37",
+            "2",
+            "wrong reason: .*is not a member of",
+        ),
+        ("a prepare error has the causes of all partitions", "33", "0.7", "wrong reason: .*has no free channel"),
+        ("members that agree are refuted by one old report", "40", "2", "channel forgotten: .* on r0-n00"),
     ],
 )
 def test_a_bug_that_a_seed_has_found_is_fixed(bug: str, seed: str, hours: str, seen_as: str) -> None:
@@ -38,7 +44,7 @@ def test_a_bug_that_a_seed_has_found_is_fixed(bug: str, seed: str, hours: str, s
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     broken = simulate(*story, "--mutation", bug)
     assert broken.returncode == 1, broken.stdout[-2000:] + broken.stderr[-2000:]
-    assert re.search(f"wrong reason: .*{seen_as}", broken.stdout), broken.stdout[-2000:]
+    assert re.search(seen_as, broken.stdout), broken.stdout[-2000:]
 
 
 def test_a_seed_runs_in_the_same_way_alone_and_after_another_one() -> None:

@@ -310,7 +310,25 @@ def _not_received_is_no_member(original: Any) -> Any:
     return decide_at_deadline
 
 
+def _one_old_report_refutes_all(original: Any) -> Any:
+    def highest_possible(status: Any, known: Any, witnesses: Any) -> Any:
+        highest = original(status, known, witnesses)
+        is_new = known is None or known.epoch < status.epoch or known.generation < status.generation
+        if status.epoch and is_new and not status.pending_reports and witnesses:
+            lowest = min(witness.acknowledged_epoch for witness in witnesses)
+            return highest._replace(epoch=status.epoch + 1) if lowest <= status.epoch else highest
+        return highest
+
+    return highest_possible
+
+
 REGRESSIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "members that agree are refuted by one old report",
+        "controller.plausibility",
+        "_highest_possible",
+        _one_old_report_refutes_all,
+    ),
     Mutation(
         "a prepare error has the causes of all partitions",
         "node.prepare",
