@@ -37,9 +37,13 @@ OURS = {MANAGED_BY_LABEL: MANAGED_BY}
 DATA = dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), "LS0t")
 
 
-def secret(days: float | None, labels: dict[str, str] = OURS, **data: str) -> Secret:
+def secret(days: float | None, labels: dict[str, str] = OURS) -> Secret:
     until = {} if days is None else {NOT_AFTER_ANNOTATION: rfc3339(NOW + timedelta(days=days))}
-    return Secret(AnnotatedMeta("x", "y", annotations=until, labels=labels), data={**DATA, **data})
+    return Secret(AnnotatedMeta("x", "y", annotations=until, labels=labels), data=DATA)
+
+
+def edited(key: str, value: str) -> Secret:
+    return structs.replace(secret(365), data={**DATA, key: value})
 
 
 def without(key: str) -> Secret:
@@ -60,8 +64,8 @@ def without(key: str) -> Secret:
         (secret(3650), without("ca.crt"), (False, True)),
         (secret(3650), without("tls.crt"), (False, True)),
         (secret(3650), without("tls.key"), (False, True)),
-        (secret(3650), secret(365, **{"ca.crt": ""}), (False, True)),
-        (secret(3650), secret(365, **{"ca.crt": "no base64!"}), (False, True)),
+        (secret(3650), edited("ca.crt", ""), (False, True)),
+        (secret(3650), edited("ca.crt", "no base64!"), (False, True)),
         (None, secret(365), (True, True)),
         (secret(300), secret(365), (True, True)),
         (secret(None), None, (True, True)),

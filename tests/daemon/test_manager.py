@@ -368,6 +368,10 @@ class SettableClock(Clock):
         self.ahead = 0.0
         self.reads = 0
 
+    async def until_read(self, times: int) -> None:
+        enough = self.reads + times
+        await until_async(lambda: self.reads >= enough)
+
     def monotonic(self) -> float:
         self.reads += 1
         return super().monotonic() + self.ahead
@@ -396,8 +400,7 @@ async def test_without_a_member_list_it_is_not_known_that_no_importer_is_missing
                 waiting = node.imex_pid
                 for _ in range(2):
                     clock.ahead += RecoveryTimeouts().without_importers
-                    reads = clock.reads
-                    await until_async(lambda reads=reads: clock.reads >= reads + 5)
+                    await clock.until_read(5)
                 here.desire(with_importer)
                 await here.until(lambda state: f"not connected: {rack.address(1)}" in state.problem)
                 assert node.imex_pid == waiting

@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,10 @@ def test_a_signal_during_the_start_is_not_lost(container: Container, tmp_path: P
     assert container.files.find() is None
 
 
+def _is_unsupervised(files: Supervisor) -> bool:
+    return files.find() is None
+
+
 @pytest.mark.parametrize("written", ["hosts", "address", "control", "status", "certificate", "started"])
 def test_at_no_moment_of_the_start_a_signal_is_lost(container: Container, written: str) -> None:
     """The file has just been written when the signal is sent, so it arrives a little later each time."""
@@ -333,14 +338,14 @@ def test_at_no_moment_of_the_start_a_signal_is_lost(container: Container, writte
         files.write_config(ONE)
         files.set_current(ONE)
         command = [*STOPS_WITH_PARENT, *container.shell, SCRIPT, directory, "--", "sleep", "600"]
-        with subprocess.Popen(command, process_group=0) as process:
+        with subprocess.Popen(list(map(str, command)), process_group=0) as process:
             try:
                 while not (directory / written).exists():
                     assert process.poll() is None
                 process.terminate()
                 assert process.wait(60) == 0
                 # A child that has just been started may not have closed its end of the FIFO yet.
-                until(lambda files=files: files.find() is None)
+                until(partial(_is_unsupervised, files))
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
