@@ -87,7 +87,7 @@ def test_sarif_names_files_as_uris(file: str, uri: str) -> None:
 
 def test_the_summary_counts_by_severity(findings: list[Finding]) -> None:
     errors = [finding for finding in findings if finding.severity == "error"]
-    assert summary(findings, 27) == "9 errors, 15 warnings, 3 notes in 27 files"
+    assert summary(findings, 27) == "10 errors, 15 warnings, 3 notes in 27 files"
     assert summary(errors[:1], 1) == "1 error in 1 file"
     assert summary([], 2) == "no findings in 2 files"
 
