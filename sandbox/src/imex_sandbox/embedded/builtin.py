@@ -60,7 +60,7 @@ def decode_metadata(kind: Kind, document: Json, unknown: list[str]) -> Json:
     except msgspec.ValidationError as error:
         raise _error(kind, document, str(error)) from error
     _compare({"metadata": given}, known, "", unknown)
-    kept = {**{name: value for name, value in given.items() if name in known["metadata"]}}
+    kept = {name: value for name, value in given.items() if name in known["metadata"]}
     if "managedFields" in metadata:
         kept["managedFields"] = metadata["managedFields"]
     return {**document, "metadata": kept}
