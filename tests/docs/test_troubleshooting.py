@@ -35,6 +35,7 @@ NOT_PREPARED = f"{NODES}::test_a_claim_that_cannot_be_prepared_is_named_with_wha
 
 UPSTREAM = {
     'no matches for kind "ComputeDomain" in version "resource.nvidia.com/v1beta1"': "kubectl",
+    "SchedulingGated": "the reason of the scheduler's condition",
     "device class compute-domain-default-channel.nvidia.com does not exist": "kube-scheduler",
     "the server could not find the requested resource": "the client of a kubelet before 1.34",
     "NodePrepareResources: rpc error: code = Unavailable": "the kubelet's gRPC",
@@ -75,6 +76,10 @@ ROWS = (
         (PODS, f"{EMBEDDED}::test_a_claim_that_is_allocated_keeps_other_pods_on_its_node"),
     ),
     Row("`device class", (f"{RACKS}::test_a_missing_device_class_is_the_only_error",)),
+    Row(
+        "the status `SchedulingGated`",
+        ("tests/diagnose/test_chain.py::test_a_pod_with_scheduling_gates_waits_for_whoever_set_them",),
+    ),
     Row("`no matches for kind", ("tests/cli/test_installation.py::test_each_step_of_an_installation_is_found",)),
     Row("`didn't match pod affinity rules`", (PODS, WORKLOADS)),
     Row("the same, from all nodes", (PODS,)),
