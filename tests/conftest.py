@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from imex_sandbox.cluster.handle import Cluster, running
 from imex_sandbox.cluster.settings import KUBERNETES
-from imex_sandbox.kubernetes import binaries
+from imex_sandbox.kubernetes import binaries, versions
 from imex_sandbox.kubernetes.controlplane import ControlPlane
 from imex_sandbox.kubernetes.embedded import EmbeddedControlPlane
 from imex_sandbox.racks import of_racks
@@ -49,14 +49,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         # In a JUnit report: tools/testresults.py finds the suites in it.
         item.user_properties.append(("markers", " ".join(marker.name for marker in item.iter_markers())))
-    missing = {"kube": binaries.missing()}
+    reasons = {"kube": _missing(binaries.missing())}
     if _is_kubernetes():
-        missing["racks"] = binaries.missing((*binaries.SIMULATED_CLUSTER, *binaries.TOOLS))
-    for marker, names in missing.items():
-        reason = f"Kubernetes binaries not found: {', '.join(names)}; run make kube to build them"
+        programs = _missing(binaries.missing((*binaries.SIMULATED_CLUSTER, *binaries.TOOLS)))
+        reasons["racks"] = programs or ("" if _serves_racks() else _TOO_OLD_FOR_RACKS)
+    for marker, reason in reasons.items():
         for item in items:
-            if names and item.get_closest_marker(marker):
+            if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+_TOO_OLD_FOR_RACKS = (
+    "simulated racks need Kubernetes 1.36: kubectl exec over WebSockets, and the health of devices"
+)
+
+
+def _missing(names: Sequence[str]) -> str:
+    return f"Kubernetes binaries not found: {', '.join(names)}; run make kube to build them" if names else ""
+
+
+def _serves_racks() -> bool:
+    return tuple(map(int, versions.selected().split("."))) >= (1, 36)
 
 
 def _is_kubernetes() -> bool:

@@ -28,6 +28,10 @@ class Kubectl:
         self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
         self._without_exec = without_exec
 
+    def require_exec(self) -> None:
+        if self._without_exec:
+            pytest.skip(self._without_exec)
+
     def logs(self, pod: Pod, *flags: str) -> Output:
         return self("logs", pod.name, *flags)
 
@@ -73,6 +77,6 @@ class Kubectl:
         )
 
     def _argv(self, *args: str) -> list[str]:
-        if self._without_exec and args[0] == "exec":
-            pytest.skip(self._without_exec)
+        if args[0] == "exec":
+            self.require_exec()
         return [str(find("kubectl")), *args]

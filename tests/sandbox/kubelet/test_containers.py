@@ -44,7 +44,8 @@ def test_a_running_pod_has_a_complete_status(node: KubeletFixture) -> None:
     assert (one["ready"], one["started"], one["restartCount"], one["lastState"]) == (True, True, 0, {})
     assert "://" in one["containerID"]
     assert status["qosClass"] == "BestEffort"
-    pod.until(lambda: pod.events("Started") == ["Container started"])
+    # The second one is that of kubelets before 1.36.
+    pod.until(lambda: pod.events("Started") in (["Container started"], ["Started container main"]))
 
 
 @pytest.mark.parametrize(("code", "phase", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])

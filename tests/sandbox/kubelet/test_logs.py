@@ -76,6 +76,7 @@ def test_lines_have_timestamps_and_can_be_selected_by_them(node: KubeletFixture,
 
 
 def test_a_log_is_followed_until_the_container_exits(node: KubeletFixture, kubectl: Kubectl) -> None:
+    kubectl.require_exec()  # before the log is followed: it has no end then
     waiting = container("echo started; until test -e /s/go; do sleep 0.1; done; echo done", **SHARED)
     pod = node.pod(containers=[waiting], volumes=[{"name": "s", "emptyDir": {}}], restartPolicy="Never")
     pod.until(lambda: pod.state() == "running")
