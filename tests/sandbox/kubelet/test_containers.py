@@ -45,7 +45,7 @@ def test_a_running_pod_has_a_complete_status(node: KubeletFixture) -> None:
     assert "://" in one["containerID"]
     assert status["qosClass"] == "BestEffort"
     # The second one is that of kubelets before 1.36.
-    pod.until(lambda: pod.events("Started") in (["Container started"], ["Started container main"]))
+    pod.until(lambda: pod.events("Started") in (["Container started"], ["Started container c"]))
 
 
 @pytest.mark.parametrize(("code", "phase", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])
