@@ -152,12 +152,12 @@ async def cluster_api(request: pytest.FixtureRequest) -> AsyncIterator[Api]:
         yield running
 
 
-_FIXTURES = {"kubernetes": "control_plane", "embedded": "embedded_control_plane"}
+FIXTURES = {"kubernetes": "control_plane", "embedded": "embedded_control_plane"}
 
 
 @asynccontextmanager
 async def connected(request: pytest.FixtureRequest, name: str) -> AsyncIterator[Api]:
-    control_plane: ControlPlane | EmbeddedControlPlane = request.getfixturevalue(_FIXTURES.get(name, name))
+    control_plane: ControlPlane | EmbeddedControlPlane = request.getfixturevalue(FIXTURES.get(name, name))
     http = connect("imex-test", control_plane.kubeconfig())
     try:
         running = Api(http, is_real=isinstance(control_plane, ControlPlane))

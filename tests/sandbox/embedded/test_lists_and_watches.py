@@ -1,17 +1,22 @@
 """Lists, selectors, pages, and watches."""
 
 import asyncio
+import json
 import random
+import ssl
 import uuid
+from base64 import b64decode
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
 from imex_dra.base.clock import Clock
 from imex_sandbox.embedded.objects import Objects
 from imex_sandbox.embedded.storage import Storage
 from imex_sandbox.simulation.network import Link, SimulatedHttp
-from tests.sandbox.embedded.conftest import MERGE_PATCH, Api
+from tests.sandbox.embedded.conftest import FIXTURES, MERGE_PATCH, SLOW_KUBERNETES, Api, connected
 from tests.sandbox.embedded.test_objects import DRA, NVIDIA, lease
 
 
@@ -304,3 +309,22 @@ async def test_a_watch_from_a_version_that_is_not_kept_ends_with_an_event() -> N
     await create(api, "y")
     (event,) = await api.watch(api.path("leases"), 1, resourceVersion="1")
     assert (event["type"], event["object"]["code"], event["object"]["reason"]) == ("ERROR", 410, "Expired")
+
+
+@pytest.mark.parametrize("name", [SLOW_KUBERNETES, "embedded"])
+async def test_a_watch_over_http_1_0_ends_with_its_connection(request: pytest.FixtureRequest, name: str) -> None:
+    """As a proxy asks that does not reuse connections; the response has no chunks then."""
+    async with connected(request, name) as server:
+        await create(server, "one")
+        kubeconfig = yaml.safe_load(request.getfixturevalue(FIXTURES[name]).kubeconfig().read_text())
+        cluster, user = kubeconfig["clusters"][0]["cluster"], kubeconfig["users"][0]["user"]
+        address = urlsplit(cluster["server"])
+        trust = ssl.create_default_context(cadata=b64decode(cluster["certificate-authority-data"]).decode())
+        reader, writer = await asyncio.open_connection(address.hostname, address.port, ssl=trust)
+        path = f"{server.path('leases')}?watch=1&timeoutSeconds=1"
+        writer.write(f"GET {path} HTTP/1.0\r\nAuthorization: Bearer {user['token']}\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+    assert b" 200 " in head.splitlines()[0]
+    assert b"chunked" not in head.lower()
+    assert [json.loads(line)["object"]["metadata"]["name"] for line in body.splitlines()] == ["one"]

@@ -15,7 +15,7 @@ from typing import IO
 
 import msgspec
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from imex_sandbox.embedded import clusterroles, protobuf
 from imex_sandbox.embedded.admission import ServerAdmission, field_validation, warnings
@@ -249,7 +249,8 @@ def _token_request(path: str) -> tuple[str, str] | None:
 
 async def _stream(http: web.Request, watch: Watch, request: Request) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.enable_chunked_encoding()
+    if http.version >= HttpVersion11:  # before, the end of the connection ends the response
+        response.enable_chunked_encoding()
     loop = asyncio.get_running_loop()
     ends = loop.time() + float(request.query.get("timeoutSeconds") or _WATCH_SECONDS)
     try:

@@ -79,8 +79,8 @@ def _deletions(cluster: SimulatedCluster) -> Iterator[str]:
     for kind in (DOMAINS, CLAIMS, TEMPLATES, PARTITIONS):
         for key, stored in cluster.storage.all(kind):
             document = stored.document
-            # A partition that is in use works on, and its condition DeletionBlocked says when it will be deleted. It
-            # may have been empty when it was deleted: a restore brings the deletion back.
+            # A partition that is in use works on, and its condition DeletionBlocked says when it will be deleted.
+            # It may have been empty when it was deleted: a restore brings the deletion back.
             is_used = kind is PARTITIONS and document.get("status", {}).get("members")
             if document["metadata"].get("deletionTimestamp") and not is_used:
                 yield f"{kind.kind} {key.name} is still being deleted"
