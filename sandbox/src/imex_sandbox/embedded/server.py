@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
+from urllib.parse import urlencode
 
 import msgspec
 import structlog
@@ -195,7 +196,7 @@ class Server:
             "level": "Metadata",
             "auditID": str(uuid.uuid4()),
             "stage": "ResponseComplete",
-            "requestURI": request.path,
+            "requestURI": f"{request.path}?{urlencode(request.query)}" if request.query else request.path,
             "verb": request.method.lower(),
             "user": user.document if user else {},
             "userAgent": request.user_agent,
