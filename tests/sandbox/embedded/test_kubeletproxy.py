@@ -52,6 +52,16 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     fake.port = runner.addresses[0][1]
     yield fake
+    await stop(runner)
+
+
+async def stop(runner: web.BaseRunner) -> None:
+    """Without waiting for the end of TLS: the event loop of a test may be closed before the client answers."""
+    assert runner.server is not None
+    for connection in runner.server.connections:
+        if connection.transport is not None:
+            connection.transport.abort()
+    await asyncio.sleep(0)  # here the sockets are closed
     await runner.cleanup()
 
 
@@ -118,6 +128,6 @@ async def test_a_page_of_another_port_of_a_node_is_passed_on(
         await bind(server, kubelet)
         path = f"/api/v1/nodes/{server.namespace}"
         assert await server.request("GET", f"{path}:{port}/proxy/imex") == (200, "READY\n")
-        await runner.cleanup()
+        await stop(runner)
         code, status = await server.request("GET", f"{path}:{port}/proxy/imex")
         assert (code, status["message"].partition(":")[0]) == (503, "error trying to reach service")
